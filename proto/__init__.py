@@ -1,1 +1,1 @@
-"""Wire formats: protobuf's encodings read and written by hand, and the schemas with the modules generated from them."""
+"""Wire formats: hand-written protobuf codecs, the schemas, and the modules generated from them."""

@@ -1,7 +1,7 @@
-"""The parts that acknowledgments are stored in: positions, ranges, bit sets, properties.
+"""Codec of the messages that store acknowledgments: positions, ranges, bit sets and properties.
 
-They stand in a cursor's snapshots and in its record, under other field numbers.
-:mod:`bookstand.proto.ack_messages_vectorized` reads and writes many at a time.
+A cursor's snapshots and its record both contain them, with different field numbers.
+:mod:`bookstand.proto.ack_messages_vectorized` is the codec for large numbers of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bookstand.proto.wire_format import (
 )
 
 Range = tuple[int, int, int, int]
-"""Ledger and entry of the lower end, which is exclusive, and of the upper one, which is inclusive."""
+"""Ledger and entry of the exclusive lower end, then of the inclusive upper end."""
 
 # NestedPositionInfo
 _LEDGER = 1
@@ -49,9 +49,6 @@ _LONGS_PACKED_TAG = tag(_LONGS_WORD, BYTES)
 
 LONG_PROPERTY = pair(STRICT_TEXT, INT64)
 STRING_PROPERTY = pair(STRICT_TEXT, STRICT_TEXT)
-
-
-# -- one at a time ---------------------------------------------------------------------------------------------------
 
 
 def read_position(chunk: bytes) -> tuple[int, int]:
@@ -93,7 +90,7 @@ def write_range(ends: Range) -> bytes:
 
 
 def read_batch(chunk: bytes) -> tuple[int, int, int]:
-    """Ledger, entry, and the batch's messages that are NOT acknowledged: message n is bit n of the number."""
+    """Decode ledger, entry and a bitmap of the batch's unacknowledged messages: bit n is message n."""
     position = None
     words = []
     for key, number, inner in fields(chunk):
@@ -106,7 +103,7 @@ def read_batch(chunk: bytes) -> tuple[int, int, int]:
     if position is None:
         raise WireError("a batch set has no position")
     if len(words) > MAX_BATCH_MESSAGES // 64:
-        raise WireError(f"a batch set has {64 * len(words)} bits, but a batch up to {MAX_BATCH_MESSAGES} messages")
+        raise WireError(f"a batch set has {64 * len(words)} bits; a batch has at most {MAX_BATCH_MESSAGES} messages")
     return (*position, int.from_bytes(b"".join(word.to_bytes(8, "little") for word in words), "little"))
 
 
@@ -119,14 +116,16 @@ def write_batch(ledger: int, entry: int, unacked: int) -> bytes:
 
 
 def words_of(bits: int) -> list[int]:
-    """Words of 64 bits, lowest first, none zero at the end."""
+    """Split a bitmap into words of 64 bits, lowest first, without trailing zero words."""
     count = (bits.bit_length() + 63) // 64
     return list(unpack(f"<{count}Q", bits.to_bytes(8 * count, "little")))
 
 
 def read_longs(chunk: bytes) -> tuple[int, list[int]]:
-    """Ledger and words of a LongListMap: bit n % 64 of word n / 64 stands for entry n, which IS acknowledged if it is
-    set. There may be zero words at the end."""
+    """Decode ledger and words of a LongListMap.
+
+    Bit n % 64 of word n / 64 is set if entry n is acknowledged. Trailing words may be zero.
+    """
     ledger = None
     words: list[int] = []
     for key, number, inner in fields(chunk):
@@ -137,5 +136,5 @@ def read_longs(chunk: bytes) -> tuple[int, list[int]]:
         elif key == _LONGS_PACKED_TAG:
             words.extend(varints(inner))
     if ledger is None:
-        raise WireError("a bit set names no ledger")
+        raise WireError("a bit set has no ledger")
     return ledger, words

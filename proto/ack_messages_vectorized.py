@@ -1,6 +1,6 @@
-"""Acknowledged ranges and words by the million, through numpy, where they have the shape that everybody gives them.
+"""Vectorized codec of acknowledged ranges and bit sets, with numpy.
 
-What has another shape is left to :mod:`bookstand.proto.ack_messages`.
+It decodes only the canonical encoding; :mod:`bookstand.proto.ack_messages` decodes any other.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bookstand.proto.expansion import RECORD_BYTES, UNLIMITED, Expansion
 from bookstand.proto.wire_format import BYTES, int64, tag
 
 Ranges = NDArray[np.int64]
-"""Ranges as rows of four."""
+"""Ranges as rows of four numbers."""
 
 Words = NDArray[np.uint64]
 
-# -- ranges by the million -------------------------------------------------------------------------------------------
+# -- ranges ----------------------------------------------------------------------------------------------------------
 
-# A range as everybody writes it: each of these is a varint, lengths included.
+# Canonical encoding of a range as a sequence of varints, including tags and sizes.
 _ROW: tuple[int | str, ...] = (
     *("tag", "size"),
     *(LOWER_TAG, "size", LEDGER_TAG, "ledger", ENTRY_TAG, "entry"),
@@ -37,13 +37,13 @@ _WHAT = "the state of a cursor"
 UNBOUNDED = UNLIMITED.of(0)
 
 SLICE = 1 << 18
-"""How many bytes are looked at at a time."""
+"""Number of bytes processed at a time."""
 
 
 def read_ranges(data: bytes, at: int, field: int, expansion: Expansion = UNBOUNDED) -> tuple[Ranges, int]:
-    """The ranges that stand one behind the other from ``at`` on as fields ``field``, and where they end.
+    """Decode consecutive ranges with field number ``field`` from offset ``at``, and return them with their end offset.
 
-    It ends before the first that has another shape, however it may be read.
+    Decoding stops before the first range that is not in the canonical encoding.
     """
     view = np.frombuffer(data, dtype=np.uint8)
     found = []
@@ -99,19 +99,19 @@ def write_ranges(ranges: Ranges, field: int) -> bytes:
     return b"".join(out)
 
 
-# -- words by the million --------------------------------------------------------------------------------------------
+# -- bit sets --------------------------------------------------------------------------------------------------------
 
-# Bit sets as everybody writes them are varints as well, in pairs: the field's tag and its size, the key's tag and the
-# key, and for each word a tag and the word.
+# The canonical encoding of a bit set is a sequence of pairs of varints: the field's tag and size, the key's tag and the
+# key, and for each word its tag and the word.
 _PAIRS_BEFORE_WORDS = 2
 
 
 def read_longs(
     data: bytes, at: int, field: int, expansion: Expansion = UNBOUNDED
 ) -> tuple[list[tuple[int, Words]], int]:
-    """Keys and words of the bit sets that stand one behind the other from ``at`` on, and where they end.
+    """Decode keys and words of consecutive bit sets from offset ``at``, and return them with their end offset.
 
-    It ends before the first that has another shape, or is larger than a slice.
+    Decoding stops before the first bit set that is not in the canonical encoding or exceeds a slice.
     """
     view = np.frombuffer(data, dtype=np.uint8)
     found: list[tuple[int, Words]] = []
@@ -141,28 +141,28 @@ def _sets(part: varints.Bytes, first: int) -> tuple[list[tuple[int, Words]], int
     good[keys[keys < count]] = tags[keys[keys < count]] == LONGS_KEY_TAG
     good &= lengths <= varints.LONGEST
     numbers = varints.decode_all(part, starts, np.minimum(lengths, varints.LONGEST))
-    # Each ends where its size says, which has to be behind one of its words, before anything odd and the next set.
+    # The end of each set, by its size, must be the end of one of its words, before any malformed pair and the next set.
     ends = (starts + lengths)[opens] + numbers[opens].view(np.int64)
     last_pairs = np.searchsorted(starts + lengths, ends)
     stops = last_pairs + 1
     following = np.concatenate((opens[1:], [count]))
-    whole = (stops <= following) & (stops > keys)
-    whole &= (starts + lengths)[np.minimum(last_pairs, count - 1)] == ends
+    complete = (stops <= following) & (stops > keys)
+    complete &= (starts + lengths)[np.minimum(last_pairs, count - 1)] == ends
     if not good.all():
-        whole &= stops <= np.argmin(good)
-    taken = len(opens) if whole.all() else int(np.argmin(whole))
-    apart = np.flatnonzero(stops[:taken] != following[:taken])
-    if len(apart):
-        taken = int(apart[0]) + 1
-    found = [
+        complete &= stops <= np.argmin(good)
+    decoded = len(opens) if complete.all() else int(np.argmin(complete))
+    gaps = np.flatnonzero(stops[:decoded] != following[:decoded])
+    if len(gaps):
+        decoded = int(gaps[0]) + 1
+    sets = [
         (int64(int(numbers[start + 1])), numbers[start + _PAIRS_BEFORE_WORDS : stop])
-        for start, stop in zip(opens[:taken].tolist(), stops[:taken].tolist(), strict=True)
+        for start, stop in zip(opens[:decoded].tolist(), stops[:decoded].tolist(), strict=True)
     ]
-    return found, int(ends[taken - 1]) if taken else 0
+    return sets, int(ends[decoded - 1]) if decoded else 0
 
 
 def read_any_longs(chunk: bytes) -> tuple[int, Words]:
-    """One bit set of whatever shape."""
+    """Decode one bit set in any encoding."""
     key, words = read_longs_slowly(chunk)
     return key, np.array(words, dtype=np.uint64)
 

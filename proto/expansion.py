@@ -1,15 +1,14 @@
-"""The bound on what one entry or record may become when it is decoded.
+"""Limits for the memory that decoding one entry or record may take.
 
-A few bytes can stand for many: compressed payloads, messages of a batch, ranges of entries, runs of ids, columns of
-equal numbers. A decoder charges what it is about to make to the :class:`Expansion` of the entry, before it makes it.
-All stages of one entry share an ``Expansion``, so that a small payload that unpacks to many small messages is charged
-for both.
+A few stored bytes can expand to many: compressed payloads, messages of a batch, ranges of entries, runs of ids, columns
+of equal numbers. A decoder charges the :class:`Expansion` of the entry before it allocates. All decoding stages of an
+entry share one ``Expansion``, so that a small payload that decompresses to many small messages is charged for both.
 
-The bound for ``n`` stored bytes is ``max_expansion_ratio * n``, but not less than :data:`FREE_BYTES` and not more than
-``max_expanded_bytes``. Compression alone reaches ratios of some ten thousand: Pulsar limits what a producer sends to
-``maxMessageSize`` (5 MiB) and a batch to ``batchingMaxBytes``, so that below ``FREE_BYTES`` the ratio means nothing.
+The limit for ``n`` stored bytes is ``max_expansion_ratio * n``, at least :data:`FREE_BYTES` and at most
+``max_expanded_bytes``. Below ``FREE_BYTES`` the ratio does not matter, because Pulsar limits messages to
+``maxMessageSize`` (5 MiB) and batches to ``batchingMaxBytes``, while compression ratios can reach 10,000.
 
-What takes memory in proportion to its bytes, at a small factor, is bounded by the size of an entry and is not charged.
+Decoders whose memory is a small multiple of the stored bytes do not charge it: the size of an entry limits it.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ if TYPE_CHECKING:
 MAX_EXPANDED_BYTES = 512 << 20
 MAX_EXPANSION_RATIO = 1_000
 FREE_BYTES = 32 << 20
-"""No ratio is too high for an entry that expands to no more than this."""
+"""Expansions up to this size are not limited by the ratio."""
 
 MESSAGE_BYTES = 512
-"""Charge for one message of a batch: its id, its bounds, its place among the messages in flight, or its row."""
+"""Charge for one message of a batch: its id, offsets, state in flight or row."""
 MAX_BATCH_MESSAGES = 1 << 22
-"""Messages of a batch, whatever the limits: more than any payload that Pulsar sends has room for."""
+"""Maximum number of messages in a batch; more than fit in any payload that Pulsar sends."""
 RECORD_BYTES = 256
-"""Charge for one element of a repeated field, one partially acknowledged batch, and the like."""
+"""Charge for one element of a repeated field or one partially acknowledged batch."""
 CONTAINER_BYTES = 128
-"""Charge for one container of a bitmap that is full of entries: 65,536 of them."""
+"""Charge for one full container of a bitmap, which represents 65,536 entries."""
 ID_BYTES = 8
-"""Charge for one id of a run that is listed."""
+"""Charge for one id when a run is expanded to a list."""
 
 
 class ExpansionLimits(namedtuple("ExpansionLimits", ["max_expanded_bytes", "max_expansion_ratio"])):
-    """How far entries and records may expand when they are decoded.
+    """Limits for decoding entries and records.
 
-    ``max_expanded_bytes`` is the maximum size of one of them in memory. ``max_expansion_ratio`` is the maximum for each
-    stored byte; it does not apply to expansions of up to 32 MiB.
+    ``max_expanded_bytes`` limits the size of an entry or record in memory. ``max_expansion_ratio`` limits that size
+    per stored byte; it does not apply to expansions of up to 32 MiB.
     """
 
-    # A tuple, so that plans of jobs can store it as JSON, and of collections, which loads faster than typing.
+    # A tuple, so that job plans can store it as JSON; collections.namedtuple, because typing is slow to import.
     __slots__ = ()
     max_expanded_bytes: int
     max_expansion_ratio: int
@@ -61,16 +60,16 @@ class ExpansionLimits(namedtuple("ExpansionLimits", ["max_expanded_bytes", "max_
         )
 
     def allowed(self, stored: int) -> int:
-        """Bytes to which so many stored bytes may expand."""
+        """Return the maximum size in memory for ``stored`` bytes."""
         return min(self.max_expanded_bytes, max(FREE_BYTES, self.max_expansion_ratio * stored))
 
     def of(self, stored: int) -> Expansion:
-        """The bound of an entry or a record of so many stored bytes."""
+        """Return a new Expansion for an entry or record of ``stored`` bytes."""
         return Expansion(self, stored)
 
 
 class Expansion:
-    """What one entry or record has been charged with so far."""
+    """Memory charged so far while decoding one entry or record."""
 
     __slots__ = ("_allowed", "_limits", "_stored", "_taken")
 
@@ -81,11 +80,11 @@ class Expansion:
         self._taken = 0
 
     def room(self, size: int) -> int:
-        """How many more things of ``size`` bytes each there is room for."""
+        """Return the number of items of ``size`` bytes that can still be charged."""
         return (self._allowed - self._taken) // size
 
     def take(self, size: int, what: str) -> None:
-        """Charge ``size`` bytes for ``what``; :class:`ExpansionError` if they are more than are left."""
+        """Charge ``size`` bytes for ``what``. Raises :class:`ExpansionError` if the limit is exceeded."""
         self._taken += size
         if self._taken <= self._allowed:
             return
@@ -99,7 +98,7 @@ class Expansion:
             remedies.append(f"max_expanded_bytes ({limits.max_expanded_bytes}) to at least {taken}")
         raise ExpansionError(
             f"{what} expands to {taken} bytes or more, but {stored} stored bytes may expand to {self._allowed}; if the "
-            f"data is right, raise {' and '.join(remedies)}"
+            f"data is valid, raise {' and '.join(remedies)}"
         )
 
 
@@ -111,4 +110,4 @@ def _positive(name: str, value: object) -> int:
 
 DEFAULT = ExpansionLimits()
 UNLIMITED = ExpansionLimits(1 << 62, 1 << 62)
-"""For entries that passed the limits before."""
+"""For entries that have already been checked against the limits."""

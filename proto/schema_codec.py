@@ -1,8 +1,7 @@
-"""Protobuf messages described by tables: a field's number, the name that its value goes by, and its kind.
+"""Protobuf codec driven by schema tables of field numbers, names and types.
 
-For messages with many fields of which few are there. A value that is absent stays absent (the caller's default holds),
-a field that the table does not know is kept as it came, and a field whose encoding is not the table's counts as
-unknown, as it does for protobuf.
+Intended for messages with many mostly absent fields. Absent fields are omitted from the result. Unknown fields are
+preserved, including known field numbers with another wire type, as in protobuf.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _UNBOUNDED = 1 << 62
 
 
 class FieldType(NamedTuple):
-    """How a value is encoded: ``decode`` gets a varint or a chunk, and ``encode`` gives one."""
+    """Encoding of a value: ``decode`` takes a varint or a chunk, and ``encode`` returns one."""
 
     wire: int
     decode: Callable[[Any], Any]
@@ -46,14 +45,14 @@ class Field(NamedTuple):
 
 
 class MessageSchema:
-    """The fields of one message, by number; at least two."""
+    """Fields of a message by number. It must have at least two."""
 
     def __init__(self, by_number: Mapping[int, Field]) -> None:
         self.by_number = dict(sorted(by_number.items()))
         self.required = tuple(field.name for field in self.by_number.values() if field.required)
         self._many = tuple(field.name for field in self.by_number.values() if field.many)
         self._by_tag = {tag(number, field.kind.wire): field for number, field in self.by_number.items()}
-        # Repeated numbers may come one by one or packed into one chunk, whatever the schema says.
+        # Parsers must accept repeated numbers both packed and unpacked, independently of the schema.
         self._packed = {
             tag(number, BYTES): field
             for number, field in self.by_number.items()
@@ -69,11 +68,12 @@ class MessageSchema:
     def read(
         self, data: bytes, start: int = 0, end: int | None = None, expansion: Expansion | None = None
     ) -> dict[str, Any]:
-        """Values by name, with tuples for repeated fields, and the unknown fields' bytes under :data:`UNKNOWN`.
+        """Decode a message to values by name, with tuples for repeated fields.
 
-        Elements of repeated fields are charged to ``expansion``.
+        The key :data:`UNKNOWN` has the bytes of unknown fields. Elements of repeated fields are charged to
+        ``expansion``.
         """
-        left = _UNBOUNDED if expansion is None else expansion.room(RECORD_BYTES)
+        limit = _UNBOUNDED if expansion is None else expansion.room(RECORD_BYTES)
         count = 0
         values: dict[str, Any] = {name: [] for name in self._many}
         unknown = bytearray()
@@ -82,8 +82,8 @@ class MessageSchema:
             if field is not None:
                 if field.many:
                     count += 1
-                    if count > left:
-                        # The others are counted for the error.
+                    if count > limit:
+                        # Count the remaining elements for the error message.
                         continue
                 value = field.kind.decode(chunk if field.kind.wire == BYTES else number)
                 if field.many:
@@ -106,7 +106,7 @@ class MessageSchema:
         return values
 
     def write(self, values: Any) -> bytes:
-        """The message of an object's attributes; an absent value is None. Unknown fields come last."""
+        """Encode an object's attributes. None means absent; unknown fields are written last."""
         out = bytearray()
         for (start, packs, encode, many), value in zip(self._writers, self._get(values), strict=True):
             if value is None:
@@ -147,7 +147,7 @@ def _copy(out: bytearray, key: int, number: int, chunk: bytes) -> None:
         out += number.to_bytes(8 if kind == FIXED64 else 4, "little")
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -159,23 +159,23 @@ def _strict_text(chunk: bytes) -> str:
     try:
         return chunk.decode()
     except UnicodeDecodeError as error:
-        raise WireError(f"a name or value is no UTF-8: {error}") from None
+        raise WireError(f"a name or value is not UTF-8: {error}") from None
 
 
-INT64 = FieldType(VARINT, int64, _same)
-UINT64 = FieldType(VARINT, _same, _same)
-INT32 = FieldType(VARINT, int32, _same)
-UINT32 = FieldType(VARINT, lambda number: number & 0xFFFFFFFF, _same)
+INT64 = FieldType(VARINT, int64, _identity)
+UINT64 = FieldType(VARINT, _identity, _identity)
+INT32 = FieldType(VARINT, int32, _identity)
+UINT32 = FieldType(VARINT, lambda number: number & 0xFFFFFFFF, _identity)
 BOOL = FieldType(VARINT, bool, int)
-BYTES_FIELD = FieldType(BYTES, _same, _same)
+BYTES_FIELD = FieldType(BYTES, _identity, _identity)
 TEXT = FieldType(BYTES, _text, str.encode)
-"""Text for people: what is no UTF-8 reads as U+FFFD, as it does in Java."""
+"""Text for display: invalid UTF-8 is decoded as U+FFFD, as in Java."""
 STRICT_TEXT = FieldType(BYTES, _strict_text, str.encode)
-"""Text that is written back, and must not change by that."""
+"""Text that is written back unchanged, so invalid UTF-8 is rejected."""
 
 
 def nested(table: MessageSchema, build: Callable[..., Any]) -> FieldType:
-    """A message within a message, as an object that ``build`` makes of its values."""
+    """Return the type of an embedded message, decoded to ``build(**values)``."""
     return FieldType(BYTES, lambda chunk: build(**table.read(chunk)), table.write)
 
 
@@ -185,7 +185,7 @@ class _Pair(NamedTuple):
 
 
 def pair(key: FieldType, value: FieldType) -> FieldType:
-    """A message of two required fields, as a tuple."""
+    """Return the type of an embedded message with two required fields, decoded to a tuple."""
     table = MessageSchema({1: Field("key", key, required=True), 2: Field("value", value, required=True)})
 
     def decode(chunk: bytes) -> tuple[Any, Any]:

@@ -1,20 +1,17 @@
-"""Layouts as tables: the fields of a record one behind the other, each with its name, its size and what it means.
-
-Code packs and unpacks by them, and the pictures of the documentation are drawn from them.
-"""
+"""Binary layouts as tables of fields, used by the codecs and by the diagrams of the documentation."""
 
 from __future__ import annotations
 
 from struct import Struct
 
 Field = tuple[str, str, str]
-"""A name; a code of :mod:`struct`, or in words how many bytes; what it means, if the name does not say it."""
+"""Name; format code of :mod:`struct`, or size in words; description, which may be empty."""
 
 _CODES = frozenset("xbBhHiIqQs")
 
 
 class Layout:
-    """Fields one behind the other. ``struct`` packs and unpacks those at the beginning whose size is fixed."""
+    """A sequence of fields. ``struct`` is the codec of the leading fields with a fixed size."""
 
     __slots__ = ("fields", "order", "struct", "title")
 
@@ -31,7 +28,7 @@ class Layout:
 
 
 class MessageFields:
-    """The fields of a protobuf message that is coded by hand: number, name, kind and meaning of each."""
+    """Fields of a protobuf message with a hand-written codec: number, name, type and description of each."""
 
     __slots__ = ("fields", "title")
 
@@ -41,5 +38,5 @@ class MessageFields:
 
 
 def is_struct_code(size: str) -> bool:
-    """Whether a field's size is a code of :mod:`struct`, and no words."""
+    """Return True if a field's size is a format code of :mod:`struct`."""
     return size[-1:] in _CODES and (len(size) == 1 or size[:-1].isdecimal())

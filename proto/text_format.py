@@ -1,8 +1,8 @@
-"""Protobuf's text format, read and written without the protobuf runtime.
+"""Parser for protobuf's text format, without the protobuf runtime.
 
-The reader follows what BookKeeper's own does: field names and enum values are identifiers, ``:`` may be missing
-before a message, messages stand in ``{}`` or ``<>``, ``#`` begins a comment, adjacent strings are joined, fields may be
-parted by ``,`` or ``;``, and unknown fields are skipped.
+It accepts the same input as BookKeeper's parser: field names and enum values are identifiers, ``:`` is optional before
+a message, messages are enclosed in ``{}`` or ``<>``, ``#`` starts a comment, adjacent strings are concatenated, fields
+may be separated by ``,`` or ``;``, and unknown fields are skipped.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SIMPLE_ESCAPES = {
 }
 _CLOSERS = {ord("{"): ord("}"), ord("<"): ord(">")}
 _MASK64 = (1 << 64) - 1
-_DEEPEST = 64
+_MAX_DEPTH = 64
 
-_WRITTEN = {8: "\\b", 12: "\\f", 10: "\\n", 13: "\\r", 9: "\\t", 0x5C: "\\\\", 0x27: "\\'", 0x22: '\\"'}
+_ESCAPES = {8: "\\b", 12: "\\f", 10: "\\n", 13: "\\r", 9: "\\t", 0x5C: "\\\\", 0x27: "\\'", 0x22: '\\"'}
 
 
 def quoted(data: bytes) -> str:
-    """``data`` as a string literal: printable ASCII as it is, the rest escaped."""
-    return '"' + "".join(_WRITTEN.get(b) or (chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}") for b in data) + '"'
+    """Format bytes as a string literal, escaping all but printable ASCII."""
+    return '"' + "".join(_ESCAPES.get(b) or (chr(b) if 0x20 <= b < 0x7F else f"\\{b:03o}") for b in data) + '"'
 
 
 class TextReader:
@@ -42,7 +42,7 @@ class TextReader:
         self._at = 0
 
     def _peek(self) -> int:
-        """The next byte that means something, -1 at the end."""
+        """Skip white space and comments, and return the next byte, -1 at the end."""
         data, at, end = self._data, self._at, len(self._data)
         while at < end:
             byte = data[at]
@@ -67,18 +67,18 @@ class TextReader:
         self._at = at
         return data[start:at]
 
-    def accept(self, wanted: str) -> bool:
-        if self._peek() == ord(wanted):
+    def accept(self, character: str) -> bool:
+        if self._peek() == ord(character):
             self._at += 1
             return True
         return False
 
-    def expect(self, wanted: str) -> None:
-        if not self.accept(wanted):
-            raise WireError(f"{wanted!r} expected at character {self._at}, found {self._found()}")
+    def expect(self, character: str) -> None:
+        if not self.accept(character):
+            raise WireError(f"{character!r} expected at character {self._at}, found {self._found()}")
 
     def open_message(self) -> str:
-        """Enter a message; what :meth:`close_message` is to be given. Empty where no brace opens it."""
+        """Enter a message, and return the argument for :meth:`close_message`; empty if no brace follows."""
         closer = _CLOSERS.get(self._peek())
         if closer is None:
             return ""
@@ -89,7 +89,7 @@ class TextReader:
         if closer:
             self.expect(closer)
 
-    def at_fields_end(self) -> bool:
+    def at_end_of_message(self) -> bool:
         return self._peek() in (-1, 0x7D, 0x3E)
 
     def end_field(self) -> None:
@@ -97,7 +97,7 @@ class TextReader:
             self._at += 1
 
     def separator(self) -> None:
-        """What stands between a field's name and its value."""
+        """Read the separator between a field's name and its value."""
         if self._peek() not in _CLOSERS:
             self.expect(":")
 
@@ -107,7 +107,7 @@ class TextReader:
         return self._take(_LETTERS | _DIGITS).decode("ascii")
 
     def integer(self) -> int:
-        """A number, taken as a signed 64-bit one; ``0x`` or a leading 0 change its base."""
+        """Read a signed 64-bit integer: decimal, hexadecimal after ``0x``, or octal after ``0``."""
         self._peek()
         start = self._at
         token = (self._take(_IN_NUMBERS) + self._take(_SUFFIXES)).decode("ascii")
@@ -131,7 +131,7 @@ class TextReader:
         return int64((-number if negative else number) & _MASK64)
 
     def string(self) -> bytes:
-        """A string literal, or several of them one after the other."""
+        """Read one string literal, or several adjacent ones."""
         out = bytearray()
         self._literal(out)
         while self._peek() in (0x22, 0x27):
@@ -139,17 +139,17 @@ class TextReader:
         return bytes(out)
 
     def strings(self) -> list[bytes]:
-        """The values of a repeated string field: one literal, or ``[...]`` of them."""
+        """Read the values of a repeated string field: one literal, or a list in brackets."""
         if not self.accept("["):
             return [self.string()]
-        found: list[bytes] = []
+        values: list[bytes] = []
         if self.accept("]"):
-            return found
-        found.append(self.string())
+            return values
+        values.append(self.string())
         while self.accept(","):
-            found.append(self.string())
+            values.append(self.string())
         self.expect("]")
-        return found
+        return values
 
     def _literal(self, out: bytearray) -> None:
         quote = self._peek()
@@ -167,7 +167,7 @@ class TextReader:
                 self._escape(out)
             else:
                 out.append(byte)
-        raise WireError(f"the string at character {start} does not end")
+        raise WireError(f"the string at character {start} is not terminated")
 
     def _escape(self, out: bytearray) -> None:
         start = self._at
@@ -191,26 +191,26 @@ class TextReader:
             if len(digits) == width and int(digits, 16) <= 0x10FFFF and not 0xD800 <= int(digits, 16) <= 0xDFFF:
                 out += chr(int(digits, 16)).encode("utf-8")
                 return
-        raise WireError(f"the escape at character {start - 1} is not one")
+        raise WireError(f"the escape sequence at character {start - 1} is invalid")
 
-    def _digits(self, start: int, most: int, allowed: frozenset[int]) -> bytes:
+    def _digits(self, start: int, max_digits: int, allowed: frozenset[int]) -> bytes:
         end = start
-        while end < min(start + most, len(self._data)) and self._data[end] in allowed:
+        while end < min(start + max_digits, len(self._data)) and self._data[end] in allowed:
             end += 1
         self._at = end
         return self._data[start:end]
 
     def skip_value(self, depth: int = 0) -> None:
-        """Pass over the value of a field nobody asks for."""
-        if depth > _DEEPEST:
-            raise WireError(f"messages nested deeper than {_DEEPEST} at character {self._at}")
+        """Skip the value of an unknown field."""
+        if depth > _MAX_DEPTH:
+            raise WireError(f"messages nested deeper than {_MAX_DEPTH} at character {self._at}")
         self.accept(":")
         byte = self._peek()
         if byte == -1:
             return
         if byte in _CLOSERS:
             closer = self.open_message()
-            while not self.at_fields_end():
+            while not self.at_end_of_message():
                 self.identifier()
                 self.skip_value(depth + 1)
                 self.end_field()

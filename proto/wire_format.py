@@ -1,7 +1,7 @@
-"""Protobuf's binary format, read and written without the protobuf runtime.
+"""Codec of protobuf's binary format, without the protobuf runtime.
 
-The runtime takes 35 ms to import, more than opening a store may take. What the core keeps in protobuf is small and
-its schemas do not change, so that tags, varints and length-delimited fields are all it needs.
+Importing the runtime takes 35 ms, longer than opening a store. The core's protobuf messages are few and stable, so
+tags, varints and length-delimited fields suffice.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _LARGEST_FIELD = (1 << 29) - 1
 
 
 class WireError(ValueError):
-    """The bytes are not a protobuf message, or not all of one."""
+    """The bytes are not a protobuf message, or are truncated."""
 
 
 def tag(field: int, kind: int) -> int:
-    """What precedes a field's value: its number and how the value is encoded."""
+    """Return a field's tag: its number and wire type."""
     return field << 3 | kind
 
 
 @cache
 def tag_bytes(field: int, kind: int) -> bytes:
-    """The same as it is written."""
+    """Return a field's encoded tag."""
     out = bytearray()
     write_varint(out, tag(field, kind))
     return bytes(out)
 
 
 def int32(number: int) -> int:
-    """A varint as an int32 field holds it: the low half, signed."""
+    """Interpret the low 32 bits of a varint as a signed integer."""
     number &= 0xFFFFFFFF
     return number - (1 << 32) if number >= 1 << 31 else number
 
@@ -49,7 +49,7 @@ def int64(number: int) -> int:
 
 
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The unsigned varint at ``at`` and where it ends."""
+    """Decode the unsigned varint at offset ``at``, and return it with its end offset."""
     start = at
     result = shift = 0
     while at < end:
@@ -65,11 +65,10 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int, bytes]]:
-    """Every field of a message as (tag, number, chunk).
+    """Iterate over a message's fields as (tag, number, chunk).
 
-    Varint and fixed-width fields have their unsigned value in ``number``, length-delimited ones their bytes in
-    ``chunk``. A reader compares whole tags: a known field in another encoding is then an unknown one, as it is for
-    protobuf itself.
+    ``number`` is the unsigned value of varint and fixed-width fields, ``chunk`` the bytes of length-delimited ones.
+    Callers compare whole tags, so that a known field with another wire type is treated as unknown, as in protobuf.
     """
     at = start
     end = len(data) if end is None else end
@@ -92,7 +91,7 @@ def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[tupl
         else:
             raise WireError(f"the tag at byte {begin} has the unknown type {kind}")
         if size > end - at:
-            raise WireError(f"the field at byte {begin} wants {size} bytes where {end - at} are left")
+            raise WireError(f"the field at byte {begin} has {size} bytes, but only {end - at} remain")
         chunk = data[at : at + size]
         at += size
         if kind == BYTES:
@@ -102,9 +101,8 @@ def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[tupl
 
 
 def write_varint(out: bytearray, number: int) -> None:
-    """Append ``number``; a negative one takes ten bytes, as in every protobuf int field."""
+    """Append a number as a varint. A negative number takes ten bytes, as in every protobuf int field."""
     if 0 <= number <= 0x7F:
-        # Most of them.
         out.append(number)
         return
     number &= _MASK64

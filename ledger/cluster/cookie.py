@@ -62,7 +62,7 @@ def serialize(cookie: Cookie) -> bytes:
 def _read_strings(text: bytes) -> dict[str, str]:
     reader = TextReader(text)
     found: dict[str, str] = {}
-    while not reader.at_fields_end():
+    while not reader.at_end_of_message():
         name = reader.identifier()
         if name in _STRINGS:
             reader.separator()

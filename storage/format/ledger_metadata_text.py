@@ -27,7 +27,7 @@ def read_message(data: bytes) -> RawMetadata:
     reader = TextReader(data)
     message = RawMetadata()
     closer = reader.open_message()
-    while not reader.at_fields_end():
+    while not reader.at_end_of_message():
         name = reader.identifier()
         if name in _INT32_FIELDS or name in _INT64_FIELDS:
             reader.separator()
@@ -65,7 +65,7 @@ def _read_segment(reader: TextReader) -> tuple[int | None, list[bytes]]:
     closer = reader.open_message()
     first_entry: int | None = None
     members: list[bytes] = []
-    while not reader.at_fields_end():
+    while not reader.at_end_of_message():
         name = reader.identifier()
         if name == "ensembleMember":
             reader.separator()
@@ -84,7 +84,7 @@ def _read_custom(reader: TextReader) -> tuple[str, bytes]:
     reader.accept(":")
     closer = reader.open_message()
     key = value = b""
-    while not reader.at_fields_end():
+    while not reader.at_end_of_message():
         name = reader.identifier()
         if name == "key":
             reader.separator()

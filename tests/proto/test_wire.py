@@ -90,10 +90,10 @@ def test_only_the_given_stretch_is_read() -> None:
         ("80", "ends inside the varint"),
         ("08", "ends inside the varint"),
         ("08" + "ff" * 10 + "01", "longer than ten bytes"),
-        ("0a0561", "wants 5 bytes where 1 are left"),
-        ("0affffffffffffffffff01", "wants 18446744073709551615 bytes"),
-        ("0d000000", "wants 4 bytes where 3 are left"),
-        ("09", "wants 8 bytes where 0 are left"),
+        ("0a0561", "has 5 bytes, but only 1 remain"),
+        ("0affffffffffffffffff01", "has 18446744073709551615 bytes"),
+        ("0d000000", "has 4 bytes, but only 3 remain"),
+        ("09", "has 8 bytes, but only 0 remain"),
         ("0b0c", "unknown type 3"),
         ("0f", "unknown type 7"),
         ("0001", "field number 0"),
@@ -209,7 +209,7 @@ def test_numbers_that_are_none(literal: str) -> None:
 def test_unknown_values_are_skipped(value: str) -> None:
     reader = text_format.TextReader(value.encode())
     reader.skip_value()
-    assert reader.at_fields_end()
+    assert reader.at_end_of_message()
 
 
 @pytest.mark.parametrize("value", [": )", "{ a: 1", ": [1", "{ 1: 2 }", "{" * 10, "{a" * 100_000])

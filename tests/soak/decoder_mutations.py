@@ -439,7 +439,7 @@ def _written_fields(found: list[tuple[int, int, bytes]]) -> bytes:
 
 def _skipped(data: bytes) -> None:
     reader = text_format.TextReader(data)
-    while not reader.at_fields_end():
+    while not reader.at_end_of_message():
         reader.identifier()
         reader.skip_value()
         reader.end_field()
