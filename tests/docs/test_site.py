@@ -140,7 +140,7 @@ def test_a_layout_is_drawn_with_all_of_its_fields() -> None:
 
 def test_a_message_has_the_comments_of_its_schema() -> None:
     page = messages.messages("cursor_record")
-    assert "| 1012 | `pageEntries` | uint64 | How many entries of pages this flush wrote. |" in page
+    assert "| 1012 | `pageEntries` | uint64 | Number of page entries that the flush wrote. |" in page
     with pytest.raises(ValueError, match="has no message Nothing"):
         messages.messages("cursor_record", "Nothing")
 
