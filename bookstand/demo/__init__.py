@@ -1,6 +1,6 @@
-"""``python -m bookstand.demo``: a million messages, delayed and not, with the power cut in the middle.
+"""``python -m bookstand.demo``: deliver a million messages across a simulated power cut.
 
-One process publishes and consumes, and is killed with SIGKILL; another one goes on from what the store kept. The
-process that starts and kills them keeps books of every message, and compares.
-Exit code 1 if anything was lost, came early or came again without a reason, or if the store does not verify.
+A child process publishes and consumes, and is killed with SIGKILL. A second one continues from the stored state. The
+parent process tracks every message. The exit code is 1 if a message is lost, delivered early or redelivered
+unexpectedly, or if the store is damaged.
 """

@@ -1,4 +1,4 @@
-"""What is known of every message outside of the process that may be killed, and what is wrong by it."""
+"""Accounting of every message in the parent process, from which lost and unexpected messages are derived."""
 
 from __future__ import annotations
 
@@ -25,73 +25,71 @@ class Counts:
     delivered: int = 0
     redelivered: int = 0
     durable: int = 0
-    """Acknowledged, and known to be so durably."""
+    """Acknowledgments that are durable."""
 
     early: int = 0
 
-    uncalled: int = 0
-    """Delivered although it was out, or durably acknowledged, or was never published."""
+    unexpected: int = 0
+    """Deliveries of messages that were in flight, durably acknowledged or never published."""
 
 
 class Accounting:
-    """An array entry for each message; ``lives`` has the counts of each process, the last of which is the present."""
+    """State of each message in arrays, and the counts of each child process in ``runs``."""
 
     def __init__(self, messages: int) -> None:
         self.messages = messages
-        self.lives: list[Counts] = []
+        self.runs: list[Counts] = []
         self.delayed = 0
         self.published = 0
-        """So many are durable: the first."""
-        # Whether the store was given it, and when it is to be delivered; whether it was, whether somebody set about
-        # acknowledging it, and whether that is durable as far as we were told.
-        self._known = np.zeros(messages, bool)
+        """Number of durable messages; they are the first ones."""
+        self._submitted = np.zeros(messages, bool)
         self._deliver_at = np.zeros(messages, np.int64)
         self._delivered = np.zeros(messages, bool)
         self._acknowledged = np.zeros(messages, bool)
         self._durable = np.zeros(messages, bool)
-        # Whether it may be delivered, for the first time or again.
-        self._may_come = np.zeros(messages, bool)
+        # Not in flight and not durably acknowledged, so that a delivery or redelivery is expected.
+        self._deliverable = np.zeros(messages, bool)
 
-    def begin_life(self) -> None:
-        """A process begins: all may come that was not durably acknowledged."""
-        self.lives.append(Counts())
-        self._may_come[:] = self._known & ~self._durable
+    def begin_run(self) -> None:
+        """Start counting for a new child process, which may redeliver messages not durably acknowledged."""
+        self.runs.append(Counts())
+        self._deliverable[:] = self._submitted & ~self._durable
 
-    def note(self, told: PipeMessage) -> None:
-        kind, first, numbers = told
-        life = self.lives[-1]
+    def record(self, message: PipeMessage) -> None:
+        kind, first, numbers = message
+        run = self.runs[-1]
         if kind == PUBLISHING:
             batch = slice(first, first + len(numbers))
-            self._known[batch] = self._may_come[batch] = True
+            self._submitted[batch] = self._deliverable[batch] = True
             self._deliver_at[batch] = numbers
         elif kind == PUBLISHED:
-            life.published += first - self.published
+            run.published += first - self.published
             self.published = first
         elif kind == DELIVERED:
-            self._note_delivered(life, first, numbers)
+            self._record_delivered(run, first, numbers)
         elif kind == NACKED:
-            self._may_come[numbers] = True
+            self._deliverable[numbers] = True
         elif kind == ACKNOWLEDGING:
             self._acknowledged[numbers] = True
         elif kind == DURABLE:
-            life.durable += len(numbers)
+            run.durable += len(numbers)
             self._durable[numbers] = True
         elif kind == STATE:
             self.delayed = first
 
-    def _note_delivered(self, life: Counts, time: int, numbers: np.ndarray) -> None:
-        life.delivered += len(numbers)
-        life.redelivered += int(np.count_nonzero(self._delivered[numbers]))
-        life.early += int(np.count_nonzero(self._deliver_at[numbers] > time))
-        # One that is twice among them may have come once.
+    def _record_delivered(self, run: Counts, time: int, numbers: np.ndarray) -> None:
+        run.delivered += len(numbers)
+        run.redelivered += int(np.count_nonzero(self._delivered[numbers]))
+        run.early += int(np.count_nonzero(self._deliver_at[numbers] > time))
+        # Each further occurrence of a number in the same batch is unexpected.
         distinct, times = np.unique(numbers, return_counts=True)
-        life.uncalled += int(np.count_nonzero(~self._may_come[distinct]) + np.sum(times - 1))
-        self._may_come[numbers] = False
+        run.unexpected += int(np.count_nonzero(~self._deliverable[distinct]) + np.sum(times - 1))
+        self._deliverable[numbers] = False
         self._delivered[numbers] = True
 
     @property
     def delivered(self) -> int:
-        """Messages, each counted once."""
+        """Number of distinct messages delivered."""
         return int(np.count_nonzero(self._delivered))
 
     @property
@@ -99,10 +97,10 @@ class Accounting:
         return int(np.count_nonzero(self._acknowledged))
 
     def total(self) -> Counts:
-        return Counts(*(sum(column) for column in zip(*(vars(life).values() for life in self.lives), strict=True)))
+        return Counts(*(sum(column) for column in zip(*(vars(run).values() for run in self.runs), strict=True)))
 
     def lost(self, dead_letters: Collection[int]) -> int:
-        """Messages that are durable, and that nobody acknowledged, though the subscription has none left."""
-        ended = self._acknowledged & self._delivered
-        ended[list(dead_letters)] = True
-        return int(np.count_nonzero(~ended[: self.published]))
+        """Number of durable messages that were neither acknowledged nor dead-lettered by the end."""
+        completed = self._acknowledged & self._delivered
+        completed[list(dead_letters)] = True
+        return int(np.count_nonzero(~completed[: self.published]))

@@ -1,4 +1,4 @@
-"""What came of it: the rows of the table, and what is wrong."""
+"""Evaluation of the demo: the table of results, and the problems found."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class Row(NamedTuple):
     name: str
     cells: Sequence[str]
-    """Before the cut, after it, in all."""
+    """Before the cut, after the cut, total."""
     good: bool | None = None
-    """None: neither good nor bad."""
+    """None if the row has no expected value."""
 
 
 @dataclass
 class StoreCounts:
-    """What is in the store when all is done."""
+    """Contents of the store at the end."""
 
     dead_letters: list[int]
     backlog: int
@@ -35,64 +35,65 @@ class StoreCounts:
 
 
 def inspect(path: str, messages: int) -> StoreCounts:
-    """Open the store once more, and look."""
+    """Reopen the store, and count its contents."""
     with bookstand.open(path, create=False) as store:
         topic = store.topic(workload.TOPIC, topic_config(messages))
         backlog = topic.subscription(workload.SUBSCRIPTION, subscription_config()).backlog
         dead_letters: list[int] = []
         reader = store.topic(dead_letter_topic_of(workload.TOPIC, workload.SUBSCRIPTION)).subscription("inspection")
-        while received := reader.receive(workload.RECEIVED_AT_ONCE, timeout=0):
+        while received := reader.receive(workload.RECEIVE_BATCH_SIZE, timeout=0):
             dead_letters += [workload.number_of(message.payload) for message in received]
         return StoreCounts(dead_letters, backlog, store.verify())
 
 
-def problems(books: Accounting, found: StoreCounts) -> list[str]:
-    """Each in a few words; none is as it should be."""
-    total = books.total()
-    buried = set(found.dead_letters)
-    wrong = [
-        (books.messages - books.published, "were not published"),
-        (books.lost(buried), "are lost"),
-        (total.early, "came early"),
-        (total.uncalled, "came again without a reason"),
-        (len(buried ^ workload.poison(books.messages)), "are in the dead-letter topic wrongly, or not in it"),
-        (found.backlog, "are left over"),
-        (len(found.report.problems), "problems were found by verify"),
+def problems(accounting: Accounting, store: StoreCounts) -> list[str]:
+    """Describe the problems; the list is empty if there are none."""
+    total = accounting.total()
+    dead_letters = set(store.dead_letters)
+    poison = workload.poison_numbers(accounting.messages)
+    counts = [
+        (accounting.messages - accounting.published, "were not published"),
+        (accounting.lost(dead_letters), "are lost"),
+        (total.early, "were delivered early"),
+        (total.unexpected, "were redelivered unexpectedly"),
+        (len(dead_letters ^ poison), "are missing from the dead-letter topic, or should not be in it"),
+        (store.backlog, "remain in the backlog"),
+        (len(store.report.problems), "problems were found by verify"),
     ]
-    return [f"{count:,} {what}" for count, what in wrong if count]
+    return [f"{count:,} {what}" for count, what in counts if count]
 
 
-def rows(books: Accounting, lives: Sequence[ChildProcess], found: StoreCounts) -> list[Row]:
-    total = books.total()
-    counts = [*books.lives, total]
+def rows(accounting: Accounting, processes: Sequence[ChildProcess], store: StoreCounts) -> list[Row]:
+    total = accounting.total()
+    counts = [*accounting.runs, total]
 
-    def each(name: str, field: str, wanted: int | None = None) -> Row:
+    def each(name: str, field: str, expected: int | None = None) -> Row:
         values = [getattr(count, field) for count in counts]
-        return Row(name, [f"{value:,}" for value in values], None if wanted is None else values[-1] == wanted)
+        return Row(name, [f"{value:,}" for value in values], None if expected is None else values[-1] == expected)
 
-    def one(name: str, value: int, wanted: int) -> Row:
-        return Row(name, ["", "", f"{value:,}"], value == wanted)
+    def one(name: str, value: int, expected: int) -> Row:
+        return Row(name, ["", "", f"{value:,}"], value == expected)
 
-    def seconds(name: str, of_lives: list[float]) -> Row:
-        return Row(name, [f"{value:.1f} s" for value in (*of_lives, sum(of_lives))])
+    def seconds(name: str, times: list[float]) -> Row:
+        return Row(name, [f"{value:.1f} s" for value in (*times, sum(times))])
 
-    before, after = lives
+    before, after = processes
     return [
-        each("published", "published", books.messages),
+        each("published", "published", accounting.messages),
         each("delivered", "delivered"),
-        each("  of these again", "redelivered"),
-        Row("acknowledged", ["", "", f"{books.acknowledged:,}"]),
-        Row("  durably before the cut", [f"{books.lives[0].durable:,}", "", ""]),
-        one("dead-lettered", len(set(found.dead_letters)), len(workload.poison(books.messages))),
-        one("lost", books.lost(found.dead_letters), 0),
+        each("  redelivered", "redelivered"),
+        Row("acknowledged", ["", "", f"{accounting.acknowledged:,}"]),
+        Row("  durable before the cut", [f"{accounting.runs[0].durable:,}", "", ""]),
+        one("dead-lettered", len(set(store.dead_letters)), len(workload.poison_numbers(accounting.messages))),
+        one("lost", accounting.lost(store.dead_letters), 0),
         each("early", "early", 0),
-        each("again without a reason", "uncalled", 0),
-        Row("first delivery after", [f"{life.until_first_delivery or 0:.2f} s" for life in lives] + [""]),
+        each("unexpectedly redelivered", "unexpected", 0),
+        Row("first delivery after", [f"{process.until_first_delivery or 0:.2f} s" for process in processes] + [""]),
         Row(
-            "private memory, peak",
+            "peak private memory",
             [f"{size >> 20} MiB" for size in (before.peak_memory, after.peak_memory)]
             + [f"{max(before.peak_memory, after.peak_memory) >> 20} MiB"],
         ),
-        seconds("time", [life.seconds for life in lives]),
-        seconds("processor time", [life.cpu_seconds for life in lives]),
+        seconds("time", [process.seconds for process in processes]),
+        seconds("CPU time", [process.cpu_seconds for process in processes]),
     ]

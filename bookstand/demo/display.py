@@ -1,4 +1,4 @@
-"""What is to be seen: bars while it runs, or a line now and then where there is no terminal; and a table at the end."""
+"""Display of the demo: progress bars, or occasional lines without a terminal, and a table of results."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from bookstand.demo.accounting import Accounting
     from bookstand.demo.check import Row
 
-# Seconds between two lines where there is no terminal.
-_LINE_EVERY = 5.0
+# Seconds between progress lines without a terminal.
+_LINE_INTERVAL = 5.0
 
 
 class Screen:
-    """Whatever was shown last stays where it is once the block ends."""
+    """Context manager for the display, which leaves its last state on the terminal."""
 
-    def __init__(self, books: Accounting, to_acknowledge: int, console: Console | None = None) -> None:
+    def __init__(self, accounting: Accounting, to_acknowledge: int, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
-        self._books = books
+        self._accounting = accounting
         self._started = monotonic()
         self._last_line = 0.0
         self._bars = Progress(
@@ -42,8 +42,8 @@ class Screen:
             TextColumn("{task.completed:>9,.0f} of {task.total:>9,.0f}"),
             expand=True,
         )
-        self._published = self._bars.add_task("published", total=books.messages)
-        self._delivered = self._bars.add_task("delivered", total=books.messages)
+        self._published = self._bars.add_task("published", total=accounting.messages)
+        self._delivered = self._bars.add_task("delivered", total=accounting.messages)
         self._acknowledged = self._bars.add_task("acknowledged", total=to_acknowledge)
         self._below = Text()
         self._live: Live | None = None
@@ -68,34 +68,34 @@ class Screen:
     def say(self, text: str) -> None:
         self._console.print(Text(f"{self.seconds:5.1f} s  ").append(text))
 
-    def show(self, memory: int, now: bool = False) -> None:
-        """How far it is; ``now``: also where lines come only now and then."""
-        books = self._books
-        waiting = f"{books.delayed:,} wait for their time, {_mebibytes(memory)} of private memory"
+    def show_progress(self, memory: int, now: bool = False) -> None:
+        """Update the display. Without a terminal, print a line if the interval has passed or ``now`` is true."""
+        counts = self._accounting
+        status = f"{counts.delayed:,} delayed, {_mebibytes(memory)} of private memory"
         if self._live is not None:
-            self._bars.update(self._published, completed=books.published)
-            self._bars.update(self._delivered, completed=books.delivered)
-            self._bars.update(self._acknowledged, completed=books.acknowledged)
-            self._below.plain = f"{self.seconds:5.1f} s  {waiting}"
+            self._bars.update(self._published, completed=counts.published)
+            self._bars.update(self._delivered, completed=counts.delivered)
+            self._bars.update(self._acknowledged, completed=counts.acknowledged)
+            self._below.plain = f"{self.seconds:5.1f} s  {status}"
             self._live.refresh()
-        elif now or self.seconds - self._last_line >= _LINE_EVERY:
+        elif now or self.seconds - self._last_line >= _LINE_INTERVAL:
             self._last_line = self.seconds
             self.say(
-                f"{books.published:,} published, {books.delivered:,} delivered, {books.acknowledged:,} acknowledged; "
-                f"{waiting}"
+                f"{counts.published:,} published, {counts.delivered:,} delivered, "
+                f"{counts.acknowledged:,} acknowledged; {status}"
             )
 
     def table(self, rows: Sequence[Row]) -> None:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("")
-        for heading in ("before the cut", "after it", "in all"):
+        for heading in ("before the cut", "after the cut", "total"):
             table.add_column(heading, justify="right")
         for row in rows:
             style = None if row.good is None else "green" if row.good else "bold red"
             table.add_row(row.name, *row.cells, style=style)
         self._console.print(table)
 
-    def end(self, text: str, good: bool) -> None:
+    def show_result(self, text: str, good: bool) -> None:
         self._console.print(Text(text, style="green" if good else "bold red"))
 
 

@@ -1,4 +1,4 @@
-"""The demo from its beginning to its end."""
+"""Main program of the demo."""
 
 from __future__ import annotations
 
@@ -18,83 +18,85 @@ from bookstand.demo.process import ChildProcess
 if TYPE_CHECKING:
     from rich.console import Console
 
-FEWEST = 5_000
-AtTheCut = Callable[[str], object]
-"""Is told the store's path when the power has been cut, and nobody has gone on yet."""
+MIN_MESSAGES = 5_000
+OnCut = Callable[[str], object]
+"""Called with the store's path between the power cut and the restart."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bookstand.demo", description="Messages, and a power cut.")
-    parser.add_argument("--messages", type=_number, default=workload.MESSAGES, help="how many (default: %(default)s)")
-    return in_a_folder_of_its_own(parser.parse_args(arguments).messages).exit_code
+    parser = argparse.ArgumentParser(
+        prog="python -m bookstand.demo", description="Deliver messages across a simulated power cut."
+    )
+    parser.add_argument(
+        "--messages", type=_number, default=workload.MESSAGES, help="number of messages (default: %(default)s)"
+    )
+    return run_in_temporary_folder(parser.parse_args(arguments).messages).exit_code
 
 
 def _number(text: str) -> int:
     number = int(text)
-    if number < FEWEST:
-        raise argparse.ArgumentTypeError(f"at least {FEWEST}: of fewer the power cannot be cut in the middle")
+    if number < MIN_MESSAGES:
+        raise argparse.ArgumentTypeError(f"must be at least {MIN_MESSAGES}: fewer are done before the power is cut")
     return number
 
 
-def in_a_folder_of_its_own(
-    messages: int, console: Console | None = None, at_the_cut: AtTheCut | None = None
-) -> Outcome:
+def run_in_temporary_folder(messages: int, console: Console | None = None, on_cut: OnCut | None = None) -> Outcome:
     with TemporaryDirectory(prefix="bookstand-demo-") as folder:
-        return run(os.path.join(folder, "store"), messages, console, at_the_cut)
+        return run(os.path.join(folder, "store"), messages, console, on_cut)
 
 
 class Outcome(NamedTuple):
     rows: list[Row]
     wrong: list[str]
-    """Each in a few words; empty if all is as it should be."""
+    """Descriptions of the problems found."""
 
     @property
     def exit_code(self) -> int:
         return 1 if self.wrong else 0
 
 
-def run(path: str, messages: int, console: Console | None = None, at_the_cut: AtTheCut | None = None) -> Outcome:
-    books = Accounting(messages)
-    poison = workload.poison(messages)
+def run(path: str, messages: int, console: Console | None = None, on_cut: OnCut | None = None) -> Outcome:
+    accounting = Accounting(messages)
+    poison = workload.poison_numbers(messages)
 
-    def is_half_done(life: ChildProcess) -> bool:
-        screen.show(life.memory)
-        return 2 * books.published >= messages and books.lives[0].durable > 0
+    def is_half_done(process: ChildProcess) -> bool:
+        screen.show_progress(process.memory)
+        return 2 * accounting.published >= messages and accounting.runs[0].durable > 0
 
-    def is_never_cut(life: ChildProcess) -> bool:
-        screen.show(life.memory)
+    def never(process: ChildProcess) -> bool:
+        screen.show_progress(process.memory)
         return False
 
-    with Screen(books, messages - len(poison), console) as screen:
+    with Screen(accounting, messages - len(poison), console) as screen:
         screen.say(f"bookstand {bookstand.__version__} publishes {messages:,} messages, a quarter of them delayed.")
         screen.say(
-            f"{workload.CONSUMERS} consumers share them, fail now and then, and always at {len(poison):,} of them."
+            f"{workload.CONSUMERS} consumers share them. Some messages fail once, and {len(poison):,} always fail."
         )
-        first = ChildProcess(path, books)
-        if not first.live(is_half_done):
-            raise SystemExit("FAILED: all was done before the power was cut.")
-        screen.show(first.memory, now=True)
-        screen.say("The power is cut: SIGKILL. Another process goes on from what is stored.")
-        if at_the_cut is not None:
-            at_the_cut(path)
-        second = ChildProcess(path, books)
-        second.live(is_never_cut)
-        screen.show(second.memory, now=True)
-        screen.say("All is done. The store is opened once more, and verified.")
-        found = inspect(path, messages)
-    told = rows(books, [first, second], found)
-    screen.table(told)
-    report = found.report
-    screen.end(
+        first = ChildProcess(path, accounting)
+        if not first.run(is_half_done):
+            raise SystemExit("FAILED: all messages were processed before the power cut.")
+        screen.show_progress(first.memory, now=True)
+        screen.say("Power cut: the process is killed (SIGKILL). Another one continues.")
+        if on_cut is not None:
+            on_cut(path)
+        second = ChildProcess(path, accounting)
+        second.run(never)
+        screen.show_progress(second.memory, now=True)
+        screen.say("All messages are processed. The store is reopened and verified.")
+        store = inspect(path, messages)
+    results = rows(accounting, [first, second], store)
+    screen.table(results)
+    report = store.report
+    screen.show_result(
         f"verify: {len(report.problems)} problems in {report.ledgers} ledgers, {report.entries:,} entries",
         report.ok,
     )
     for problem in report.problems:
-        screen.end(f"  {problem.message}", False)
-    wrong = problems(books, found)
+        screen.show_result(f"  {problem.message}", False)
+    wrong = problems(accounting, store)
     if wrong:
-        screen.end(f"FAILED: {'; '.join(wrong)}.", False)
-        return Outcome(told, wrong)
-    screen.end("OK: nothing is lost, nothing came early, and nothing came again but what had", True)
-    screen.end("failed, or was not durably acknowledged when the power was cut.", True)
-    return Outcome(told, [])
+        screen.show_result(f"FAILED: {'; '.join(wrong)}.", False)
+        return Outcome(results, wrong)
+    screen.show_result("OK: no message was lost or delivered early, and only messages that failed", True)
+    screen.show_result("or were not durably acknowledged before the cut were redelivered.", True)
+    return Outcome(results, [])

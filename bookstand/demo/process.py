@@ -1,4 +1,4 @@
-"""One life of the working process: from its start until it has done its work, or is killed."""
+"""The child process of the demo, from its start until it exits or is killed."""
 
 from __future__ import annotations
 
@@ -13,86 +13,86 @@ from time import monotonic
 from bookstand.demo.accounting import Accounting
 from bookstand.demo.progress_pipe import DELIVERED, PipeReader
 
-_LOOK_EVERY = 0.1
-# After so many seconds without any progress it is taken to hang.
+_POLL_INTERVAL = 0.1
+# Seconds without a delivery after which the process is considered hung.
 _PATIENCE = 60.0
 _PIPE_READ = 1 << 20
 
 
 class ChildProcess:
-    def __init__(self, path: str, books: Accounting) -> None:
-        self.books = books
+    def __init__(self, path: str, accounting: Accounting) -> None:
+        self.accounting = accounting
         self.seconds = self.cpu_seconds = 0.0
         self.until_first_delivery: float | None = None
-        """Seconds from the start of the process, its imports included."""
+        """Seconds since the start of the process, including its imports."""
         self.peak_memory = 0
         self.memory = 0
-        self._arguments = [sys.executable, "-m", "bookstand.demo.worker", path, str(books.messages)]
+        self._arguments = [sys.executable, "-m", "bookstand.demo.worker", path, str(accounting.messages)]
 
-    def live(self, look: Callable[[ChildProcess], bool]) -> bool:
-        """Whether it was killed, which happens as soon as ``look`` says so. It looks some ten times a second. What it
-        told before it died is all in the books."""
-        started = moved = monotonic()
+    def run(self, should_kill: Callable[[ChildProcess], bool]) -> bool:
+        """Run the process, and kill it when ``should_kill`` returns True. Return True if it was killed.
+
+        Everything that the process reports before its end is recorded.
+        """
+        started = last_delivery = monotonic()
         cpu_before = _cpu_seconds_of_children()
-        self.books.begin_life()
+        self.accounting.begin_run()
         reading, writing = os.pipe()
         process = subprocess.Popen(
             [*self._arguments, str(writing)], pass_fds=[writing], start_new_session=True, stderr=subprocess.PIPE
         )
         os.close(writing)
-        listener = PipeReader()
+        reader = PipeReader()
         killed = False
-        looked = 0.0
+        last_poll = 0.0
         try:
             while True:
-                ready, _, _ = select.select([reading], [], [], _LOOK_EVERY)
+                ready, _, _ = select.select([reading], [], [], _POLL_INTERVAL)
                 if ready:
                     data = os.read(reading, _PIPE_READ)
                     if not data:
                         break
-                    for told in listener.hear(data):
-                        self.books.note(told)
-                        if told.kind == DELIVERED:
-                            moved = monotonic()
+                    for message in reader.feed(data):
+                        self.accounting.record(message)
+                        if message.kind == DELIVERED:
+                            last_delivery = monotonic()
                             if self.until_first_delivery is None:
-                                self.until_first_delivery = moved - started
+                                self.until_first_delivery = last_delivery - started
                 now = monotonic()
-                if now - moved > _PATIENCE:
-                    raise SystemExit(f"FAILED: nothing was delivered for {_PATIENCE:.0f} s, and it is not finished.")
-                if not killed and now - looked >= _LOOK_EVERY:
-                    looked = now
+                if now - last_delivery > _PATIENCE:
+                    raise SystemExit(f"FAILED: nothing was delivered for {_PATIENCE:.0f} s, but messages remain.")
+                if not killed and now - last_poll >= _POLL_INTERVAL:
+                    last_poll = now
                     self.seconds = now - started
-                    self._weigh(process.pid)
-                    if look(self):
+                    self._measure_memory(process.pid)
+                    if should_kill(self):
                         process.kill()
                         killed = True
         finally:
             process.kill()
-            _, said = process.communicate()
+            _, errors = process.communicate()
             code = process.returncode
             os.close(reading)
             self.seconds = monotonic() - started
             self.cpu_seconds = _cpu_seconds_of_children() - cpu_before
         if code and not killed:
-            raise SystemExit(f"FAILED: the process that works ended with {code}: {_last_line(said)}")
+            raise SystemExit(f"FAILED: the child process exited with code {code}: {_last_line(errors)}")
         return killed
 
-    def _weigh(self, process: int) -> None:
-        """Its private memory: what is mapped of the store's file is the kernel's to take back."""
+    def _measure_memory(self, pid: int) -> None:
+        """Measure private memory only: the kernel can reclaim mapped pages of the data file."""
         try:
-            with open(f"/proc/{process}/status") as status:
+            with open(f"/proc/{pid}/status") as status:
                 self.memory = next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon"))
         except (OSError, StopIteration):
             return
         self.peak_memory = max(self.peak_memory, self.memory)
 
 
-def _last_line(said: bytes) -> str:
-    """Of a traceback, the one that says what it is about."""
-    return said.decode(errors="replace").strip().rpartition("\n")[2] or "it said nothing"
+def _last_line(errors: bytes) -> str:
+    return errors.decode(errors="replace").strip().rpartition("\n")[2] or "no error message"
 
 
 def _cpu_seconds_of_children() -> float:
-    """Of those that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

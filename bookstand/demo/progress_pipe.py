@@ -1,5 +1,7 @@
-"""What the working process tells, as frames in a pipe. What was written to a pipe is there when its writer is killed;
-only the last frame may be cut off, and is not counted then."""
+"""Pipe through which the child process reports its progress in frames.
+
+Data written to a pipe survives the death of its writer. Only the last frame may be truncated, and is then ignored.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Kind, how many numbers follow, and one more that depends on the kind.
+# Kind, count of numbers that follow, and ``first``, whose meaning depends on the kind.
 _HEADER = struct.Struct("<IIq")
 _NUMBER = np.dtype("<i8")
 
 PUBLISHING = 1
-"""The numbers: when each is to be delivered (0: at once). ``first``: which message the first one is. Told before."""
+"""About to publish: ``first`` is the first message, the numbers are delivery times (0: no delay)."""
 PUBLISHED = 2
-"""Durable: all messages before ``first``."""
+"""All messages before ``first`` are durable."""
 DELIVERED = 3
-"""The numbers: messages. ``first``: at which time. Told before anything is done with them."""
+"""Messages delivered at the time ``first``, reported before they are processed."""
 NACKED = 4
-"""The numbers: messages. Told before."""
+"""Messages about to be negatively acknowledged."""
 ACKNOWLEDGING = 5
-"""The numbers: messages. Told before."""
+"""Messages about to be acknowledged."""
 DURABLE = 6
-"""The numbers: messages whose acknowledgment is durable by now."""
+"""Messages whose acknowledgment is durable."""
 STATE = 7
-"""``first``: how many messages wait for their time."""
+"""``first`` is the number of delayed messages."""
 
 
 class PipeMessage(NamedTuple):
@@ -38,14 +40,14 @@ class PipeMessage(NamedTuple):
 
 
 class PipeWriter:
-    """For the working process, from any thread."""
+    """Writing end in the child process. Thread-safe."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = Lock()
 
-    def tell(self, kind: int, first: int = 0, numbers: Sequence[int] | np.ndarray = ()) -> None:
-        """On return it cannot get lost."""
+    def send(self, kind: int, first: int = 0, numbers: Sequence[int] | np.ndarray = ()) -> None:
+        """Write a frame, which survives the death of this process."""
         frame = _HEADER.pack(kind, len(numbers), first) + np.asarray(numbers, _NUMBER).tobytes()
         with self._lock:
             while frame:
@@ -53,13 +55,13 @@ class PipeWriter:
 
 
 class PipeReader:
-    """For the process that keeps the books."""
+    """Reading end in the parent process."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def hear(self, data: bytes) -> Iterator[PipeMessage]:
-        """The frames that are whole by now."""
+    def feed(self, data: bytes) -> Iterator[PipeMessage]:
+        """Add data, and iterate over the frames completed by it."""
         data = self._rest + data
         at = 0
         while len(data) - at >= _HEADER.size:

@@ -1,4 +1,4 @@
-"""The process that works until it is killed, or until all is done: one thread publishes, others consume."""
+"""Child process of the demo: one thread publishes, the others consume, until it is killed or no messages remain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bookstand.delivery.topic import Topic
     from bookstand.storage.commit.futures import Pending
 
-_LOOK_EVERY = 0.1
+_POLL_INTERVAL = 0.1
 
 
 def topic_config(messages: int) -> bookstand.TopicConfig:
@@ -51,103 +51,99 @@ def subscription_config() -> bookstand.SubscriptionConfig:
     )
 
 
-def work(path: str, messages: int, teller: PipeWriter) -> None:
+def work(path: str, messages: int, pipe: PipeWriter) -> None:
     with bookstand.open(path) as store:
         topic = store.topic(workload.TOPIC, topic_config(messages))
         subscription = topic.subscription(workload.SUBSCRIPTION, subscription_config())
         first = next_number(topic)
-        teller.tell(PUBLISHED, first)
-        acknowledged = Acknowledged(teller)
+        pipe.send(PUBLISHED, first)
+        pending_acks = PendingAcks(pipe)
         stop = Event()
         with ThreadPoolExecutor(1 + workload.CONSUMERS) as threads:
-            publishing = threads.submit(publish, topic, subscription, first, messages, teller, stop)
+            publishing = threads.submit(publish, topic, subscription, first, messages, pipe, stop)
             consuming = [
-                threads.submit(consume, subscription, acknowledged, teller, stop) for _ in range(workload.CONSUMERS)
+                threads.submit(consume, subscription, pending_acks, pipe, stop) for _ in range(workload.CONSUMERS)
             ]
             try:
                 while not publishing.done() or subscription.backlog:
                     for thread in [publishing, *consuming]:
                         if thread.done():
                             thread.result()
-                    acknowledged.tell_durable()
-                    teller.tell(STATE, subscription.stats.delayed)
-                    sleep(_LOOK_EVERY)
+                    pending_acks.report_durable()
+                    pipe.send(STATE, subscription.stats.delayed)
+                    sleep(_POLL_INTERVAL)
                 publishing.result()
             finally:
                 stop.set()
         topic.close()
-        acknowledged.tell_durable()
-        teller.tell(STATE)
+        pending_acks.report_durable()
+        pipe.send(STATE)
 
 
 def next_number(topic: Topic) -> int:
-    """What follows the last message that is in the topic: so none is published twice, nor left out."""
+    """Return the number after the last message in the topic, so that none is published twice or skipped."""
     last = topic.ledger.last_confirmed
     if last.entry_id < 0:
         return 0
     return workload.number_of(Message(topic.ledger.read_entry(last).data).payload()) + 1
 
 
-def publish(
-    topic: Topic, subscription: Subscription, first: int, messages: int, teller: PipeWriter, stop: Event
-) -> None:
+def publish(topic: Topic, subscription: Subscription, first: int, messages: int, pipe: PipeWriter, stop: Event) -> None:
     for batch in workload.batches(first, messages):
         while is_behind(subscription) and not stop.is_set():
-            sleep(_LOOK_EVERY / 10)
+            sleep(_POLL_INTERVAL / 10)
         if stop.is_set():
             return
         times = workload.delivery_times(batch, now(), messages)
-        teller.tell(PUBLISHING, batch.start, numbers=times)
+        pipe.send(PUBLISHING, batch.start, numbers=times)
         topic.publish_many(map(workload.payload, batch), deliver_at=[time or None for time in times.tolist()])
-        teller.tell(PUBLISHED, batch.stop)
+        pipe.send(PUBLISHED, batch.stop)
 
 
 def is_behind(subscription: Subscription) -> bool:
     stats = subscription.stats
-    return stats.backlog - stats.delayed > workload.MOST_WAITING
+    return stats.backlog - stats.delayed > workload.MAX_READY
 
 
-def consume(subscription: Subscription, acknowledged: Acknowledged, teller: PipeWriter, stop: Event) -> None:
+def consume(subscription: Subscription, pending_acks: PendingAcks, pipe: PipeWriter, stop: Event) -> None:
     with subscription.consumer() as consumer:
         while not stop.is_set():
-            received = consumer.receive(workload.RECEIVED_AT_ONCE, timeout=_LOOK_EVERY)
+            received = consumer.receive(workload.RECEIVE_BATCH_SIZE, timeout=_POLL_INTERVAL)
             if not received:
                 continue
             numbers = [workload.number_of(message.payload) for message in received]
-            teller.tell(DELIVERED, now(), numbers=numbers)
+            pipe.send(DELIVERED, now(), numbers=numbers)
             handled: list[tuple[ReceivedMessage, int]] = []
             failed: list[tuple[ReceivedMessage, int]] = []
             for message, number in zip(received, numbers, strict=True):
-                fails = workload.is_poison(number) or (
-                    message.redelivery_count == 0 and workload.fails_at_first(number)
-                )
+                fails = workload.is_poison(number) or (message.redelivery_count == 0 and workload.fails_once(number))
                 (failed if fails else handled).append((message, number))
             if handled:
                 numbers = [number for _, number in handled]
-                teller.tell(ACKNOWLEDGING, numbers=numbers)
-                acknowledged.add(consumer.ack_many(message for message, _ in handled), numbers)
+                pipe.send(ACKNOWLEDGING, numbers=numbers)
+                pending_acks.add(consumer.ack_many(message for message, _ in handled), numbers)
             if failed:
-                teller.tell(NACKED, numbers=[number for _, number in failed])
+                pipe.send(NACKED, numbers=[number for _, number in failed])
             for message, _ in failed:
                 consumer.nack(message)
 
 
-class Acknowledged:
-    """What was acknowledged, until it is durable."""
+class PendingAcks:
+    """Acknowledgments that are not yet durable."""
 
-    def __init__(self, teller: PipeWriter) -> None:
-        self._teller = teller
+    def __init__(self, pipe: PipeWriter) -> None:
+        self._pipe = pipe
         self._waiting: deque[tuple[Pending, Sequence[int]]] = deque()
 
     def add(self, pending: Pending, numbers: Sequence[int]) -> None:
         self._waiting.append((pending, numbers))
 
-    def tell_durable(self) -> None:
-        """By one thread."""
+    def report_durable(self) -> None:
+        """Report acknowledgments that have become durable. Called from one thread only."""
         while self._waiting and self._waiting[0][0].done():
             pending, numbers = self._waiting.popleft()
             pending.result()
-            self._teller.tell(DURABLE, numbers=numbers)
+            self._pipe.send(DURABLE, numbers=numbers)
 
 
 def now() -> int:
@@ -159,6 +155,6 @@ if __name__ == "__main__":
     try:
         work(_path, int(_messages), PipeWriter(int(_descriptor)))
     except BrokenPipeError:
-        sys.exit("nobody listens any more")
+        sys.exit("the parent process has exited")
     except bookstand.BookstandError as error:
         sys.exit(str(error))

@@ -1,4 +1,4 @@
-"""What is published, and what is to become of each message: all follows from its number."""
+"""Workload of the demo: payload, delay and outcome of each message, derived from its number."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ MESSAGES = 1_000_000
 CONSUMERS = 3
 TOPIC, SUBSCRIPTION = "persistent://public/default/orders", "shipping"
 MAX_REDELIVERIES = 2
-"""A message is delivered so often again, and then goes to the dead-letter topic."""
+"""Number of redeliveries before a message is moved to the dead-letter topic."""
 
 NACK_DELAY_MILLIS = 500
-PUBLISHED_AT_ONCE = 2_000
-RECEIVED_AT_ONCE = 1_000
-MOST_WAITING = 20_000
-"""While so many could be consumed and are not, nothing is published."""
+PUBLISH_BATCH_SIZE = 2_000
+RECEIVE_BATCH_SIZE = 1_000
+MAX_READY = 20_000
+"""Number of deliverable messages in the backlog above which publishing pauses."""
 
-_AT_ONCE_SHARE = 0.75
-# The longest delay of a million; fewer messages are done sooner, and wait less, but longer than it takes until the
-# first acknowledgments are durable: then the power is cut, however fast the machine is.
-_LONGEST_DELAY_MILLIS = 15_000
-_SHORTEST_LONGEST_MILLIS = 4_000
+_UNDELAYED_SHARE = 0.75
+# The maximum delay is proportional to the number of messages. Its lower bound exceeds the time until the first
+# acknowledgments are durable, so that messages remain when the power is cut, even on a fast machine.
+_MAX_DELAY_MILLIS = 15_000
+_MIN_MAX_DELAY_MILLIS = 4_000
 
 
 def payload(number: int) -> bytes:
@@ -34,33 +34,33 @@ def number_of(payload: bytes) -> int:
 
 
 def is_poison(number: int) -> bool:
-    """Nobody can handle it."""
+    """Return True for messages that always fail."""
     return number % 1_000 == 503
 
 
-def fails_at_first(number: int) -> bool:
-    """It is handled when it comes again."""
+def fails_once(number: int) -> bool:
+    """Return True for messages that fail at their first delivery only."""
     return number % 50 == 7
 
 
-def poison(numbers: int) -> set[int]:
+def poison_numbers(numbers: int) -> set[int]:
     return set(filter(is_poison, range(numbers)))
 
 
 def batches(first: int, end: int) -> Iterator[range]:
-    for start in range(first, end, PUBLISHED_AT_ONCE):
-        yield range(start, min(start + PUBLISHED_AT_ONCE, end))
+    for start in range(first, end, PUBLISH_BATCH_SIZE):
+        yield range(start, min(start + PUBLISH_BATCH_SIZE, end))
 
 
 def delivery_times(batch: range, now: int, messages: int) -> np.ndarray:
-    """When each is to be delivered, in milliseconds since 1970; 0: at once."""
-    longest = max(_SHORTEST_LONGEST_MILLIS, _LONGEST_DELAY_MILLIS * messages // MESSAGES)
+    """Return the delivery time of each message in milliseconds since 1970; 0: no delay."""
+    max_delay = max(_MIN_MAX_DELAY_MILLIS, _MAX_DELAY_MILLIS * messages // MESSAGES)
     random = np.random.default_rng(batch.start)
-    times = now + random.integers(1, longest, len(batch), endpoint=True)
-    times[random.random(len(batch)) < _AT_ONCE_SHARE] = 0
+    times = now + random.integers(1, max_delay, len(batch), endpoint=True)
+    times[random.random(len(batch)) < _UNDELAYED_SHARE] = 0
     return times
 
 
 def entries_per_ledger(messages: int) -> int:
-    """Some twenty ledgers, whatever the size."""
+    """Return a limit that results in about twenty ledgers."""
     return max(100, messages // 20)

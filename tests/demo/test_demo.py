@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import bookstand
-from bookstand.demo import main, workload
-from bookstand.demo import process as life
+from bookstand.demo import main, process, workload
 from bookstand.demo.accounting import Accounting
 from bookstand.demo.check import inspect
 from bookstand.demo.worker import topic_config
@@ -24,7 +23,7 @@ from tests.kit import PATIENCE
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 MOVEMENTS = re.compile(r"\r|\x1b\[[0-9;?]*[A-Za-ln-z]")
-ROWS = ("published", "delivered", "acknowledged", "dead-lettered", "lost", "early", "again without a reason")
+ROWS = ("published", "delivered", "acknowledged", "dead-lettered", "lost", "early", "unexpectedly redelivered")
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -61,13 +60,13 @@ def test_it_runs_without_a_terminal(tmp_path: Path) -> None:
     assert rows["acknowledged"] == ["19,980"]
     assert rows["dead-lettered"] == ["20"]
     assert rows["lost"] == ["0"]
-    assert rows["early"] == rows["again without a reason"] == ["0", "0", "0"]
-    delivered, again = (int(rows[name][2].replace(",", "")) for name in ("delivered", "of these again"))
+    assert rows["early"] == rows["unexpectedly redelivered"] == ["0", "0", "0"]
+    delivered, again = (int(rows[name][2].replace(",", "")) for name in ("delivered", "redelivered"))
     assert delivered - again == 20_000
     # Each of those that cannot be handled comes three times, each of the others that fail twice.
-    assert again >= 2 * 20 + sum(map(workload.fails_at_first, range(20_000))) - 20
+    assert again >= 2 * 20 + sum(map(workload.fails_once, range(20_000))) - 20
     assert re.search(r"^verify: 0 problems in \d+ ledgers, [\d,]+ entries$", done.stdout, re.MULTILINE)
-    assert "OK: nothing is lost" in done.stdout
+    assert "OK: no message was lost" in done.stdout
 
 
 @pytest.mark.parametrize(("columns", "colour"), [(80, True), (120, False)])
@@ -76,7 +75,7 @@ def test_it_fits_a_terminal(tmp_path: Path, columns: int, colour: bool) -> None:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     more = {} if colour else {"NO_COLOR": "1"}
     process = subprocess.Popen(
-        command(main.FEWEST),
+        command(main.MIN_MESSAGES),
         cwd=tmp_path,
         env=environment(tmp_path, **more),
         stdin=theirs,
@@ -105,7 +104,7 @@ def test_it_fits_a_terminal(tmp_path: Path, columns: int, colour: bool) -> None:
     plain = MOVEMENTS.sub("\n", COLOURS.sub("", text))
     assert max(map(len, plain.splitlines())) <= columns
     assert re.search(r"acknowledged\s+[━╸╺]+\s+\d", plain), "there is no bar"
-    assert re.search(r"wait for their time, \d+ MiB of private memory", plain)
+    assert re.search(r"delayed, \d+ MiB of private memory", plain)
     assert table(plain).keys() >= set(ROWS)
 
 
@@ -121,9 +120,9 @@ def test_too_few_messages_are_refused() -> None:
 def test_a_process_that_fails_is_a_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """What it said of it is said on."""
     (tmp_path / "store").write_text("no folder")
-    says = "FAILED: the process that works ended with 1: .*/store is not a folder, so it is not a store"
+    says = "FAILED: the child process exited with code 1: .*/store is not a folder, so it is not a store"
     with pytest.raises(SystemExit, match=says):
-        life.ChildProcess(str(tmp_path / "store"), Accounting(main.FEWEST)).live(lambda _: False)
+        process.ChildProcess(str(tmp_path / "store"), Accounting(main.MIN_MESSAGES)).run(lambda _: False)
     assert capfd.readouterr().err == ""
 
 
@@ -137,29 +136,29 @@ def test_a_full_disk_is_named(small_disk: Path) -> None:
 
 
 def test_a_process_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(life, "_PATIENCE", 0.0)
+    monkeypatch.setattr(process, "_PATIENCE", 0.0)
     with pytest.raises(SystemExit, match="nothing was delivered"):
-        life.ChildProcess(str(tmp_path / "store"), Accounting(main.FEWEST)).live(lambda _: False)
+        process.ChildProcess(str(tmp_path / "store"), Accounting(main.MIN_MESSAGES)).run(lambda _: False)
 
 
 def test_a_store_that_lost_a_message_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first one is in the topic, and was acknowledged by somebody who did not get it."""
     path = str(tmp_path / "store")
     with bookstand.open(path) as store:
-        topic = store.topic(workload.TOPIC, topic_config(main.FEWEST))
+        topic = store.topic(workload.TOPIC, topic_config(main.MIN_MESSAGES))
         topic.cursor(workload.SUBSCRIPTION).ack(topic.publish(workload.payload(0))).result()
-    assert main.run(path, main.FEWEST).exit_code == 1
+    assert main.run(path, main.MIN_MESSAGES).exit_code == 1
     assert "FAILED: 1 are lost." in capsys.readouterr().out
 
 
 def test_what_is_found_in_the_store(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
     with bookstand.open(path) as store:
-        topic = store.topic(workload.TOPIC, topic_config(main.FEWEST))
+        topic = store.topic(workload.TOPIC, topic_config(main.MIN_MESSAGES))
         topic.publish_many(map(workload.payload, range(7)))
         topic.subscription(workload.SUBSCRIPTION)
         store.topic(f"{workload.TOPIC}-{workload.SUBSCRIPTION}-DLQ").publish(workload.payload(503))
-    found = inspect(path, main.FEWEST)
+    found = inspect(path, main.MIN_MESSAGES)
     assert (found.dead_letters, found.backlog, found.report.ok) == ([503], 7, True)
 
 

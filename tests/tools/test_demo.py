@@ -6,14 +6,14 @@ import json
 import re
 from pathlib import Path
 
-from bookstand.demo.main import FEWEST
+from bookstand.demo.main import MIN_MESSAGES
 from bookstand.tools.cli.exit_codes import FINE, WRONG_ARGUMENTS
 from tests.tools.kit import run
 
 
 def test_it_ends_by_naming_a_report_on_what_the_cut_left(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    result = run("demo", "--messages", str(FEWEST), "--report", str(file))
+    result = run("demo", "--messages", str(MIN_MESSAGES), "--report", str(file))
     assert result.code == FINE
     assert result.out.replace("\n", " ").rstrip().endswith(f": {file}")
     text = file.read_text("utf-8")
@@ -25,6 +25,6 @@ def test_it_ends_by_naming_a_report_on_what_the_cut_left(tmp_path: Path) -> None
 
 def test_a_report_goes_over_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("Dear reader")
-    result = run("demo", "--messages", str(FEWEST), "--report", str(tmp_path / "letter"))
+    result = run("demo", "--messages", str(MIN_MESSAGES), "--report", str(tmp_path / "letter"))
     assert (result.code, "is no report" in result.err) == (WRONG_ARGUMENTS, True)
     assert (tmp_path / "letter").read_text() == "Dear reader"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bookstand.demo import workload
-from bookstand.demo.main import FEWEST, in_a_folder_of_its_own
+from bookstand.demo.main import MIN_MESSAGES, run_in_temporary_folder
 from bookstand.errors import BookstandError
 from bookstand.tools.cli import output
 from bookstand.tools.cli.exit_codes import FAILED
@@ -37,7 +37,9 @@ EXAMPLES = (
 
 
 def run(
-    messages: Annotated[int, typer.Option(metavar="COUNT", min=FEWEST, help="How many messages.")] = workload.MESSAGES,
+    messages: Annotated[
+        int, typer.Option(metavar="COUNT", min=MIN_MESSAGES, help="How many messages.")
+    ] = workload.MESSAGES,
     report: Annotated[
         Path | None,
         typer.Option("--report", metavar="FILE", help="Write a report on the store as the power cut leaves it."),
@@ -47,7 +49,7 @@ def run(
     if report is not None:
         report_file.check(report)
     try:
-        outcome = in_a_folder_of_its_own(
+        outcome = run_in_temporary_folder(
             messages, _beside() if json else None, None if report is None else partial(_report_on, file=report)
         )
     except SystemExit as end:
