@@ -1,10 +1,10 @@
-"""A test of code that talks to BookKeeper, with bookstand in its place.
+"""Test code that uses BookKeeper, with bookstand in its place.
 
-The code under test writes decisions to a ledger. Whoever becomes the leader opens the ledger with recovery, by which
-the leader before it is fenced: that one has to notice, and to step down. In production the client talks to bookies;
-here it is a bookstand store, which gives the same answers, error codes included, in milliseconds and without a server.
+The code under test appends decisions to a ledger. A new leader opens the previous leader's ledger with recovery, which
+fences the previous leader; that one must notice it and step down. In production the client connects to bookies. Here it
+is a bookstand store, which returns the same results and error codes in milliseconds and without a server.
 
-Needs ``bookstand[test]``. ``python bookkeeper_stand_in.py`` runs the tests, and so does ``pytest`` when told the file.
+Requires ``bookstand[test]``. Run the tests with ``python bookkeeper_stand_in.py`` or ``pytest bookkeeper_stand_in.py``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import sys
 
 import pytest
 
-# -- what is tested: it knows the calls and the codes of BookKeeper, and nothing of bookstand --------------------------
+# -- code under test, which uses the operations and error codes of BookKeeper only -------------------------------------
 
 LEDGER_FENCED, NOT_ENOUGH_BOOKIES = -101, -6
 
 
 class Leader:
-    """Decisions are kept in ledgers; the node ``/decisions`` has the id of the one that is written to."""
+    """A leader that stores decisions in ledgers. The node ``/decisions`` has the id of the current ledger."""
 
     def __init__(self, client):
         self.client = client
-        self.leads = True
+        self.is_leader = True
         self.decisions = self._take_over()
         self.ledger = client.create_ledger()
         for decision in self.decisions:
@@ -35,47 +35,47 @@ class Leader:
         if "decisions" not in self.client.nodes.children("/"):
             return []
         ledger_id, _ = self.client.nodes.get("/decisions")
-        # With recovery: the leader before this one cannot write any more, whatever it believes.
+        # Recovery fences the previous leader, even if that one has not noticed the new leader.
         return [entry.data for entry in self.client.open_ledger(int(ledger_id), recovery=True)]
 
     def decide(self, decision):
-        """Whether it was decided. One that does not lead any more decides nothing."""
-        if not self.leads:
+        """Store a decision. Return False if this is no longer the leader."""
+        if not self.is_leader:
             return False
         try:
             self.ledger.append(decision)
         except Exception as error:
             if getattr(error, "code", None) not in (LEDGER_FENCED, NOT_ENOUGH_BOOKIES):
                 raise
-            self.leads = False
+            self.is_leader = False
             return False
         self.decisions.append(decision)
         return True
 
 
-# -- the tests: the fixtures come with bookstand[test] ---------------------------------------------------------------
+# -- tests, with the fixtures of bookstand[test] -----------------------------------------------------------------------
 
 
-def test_the_leader_before_is_fenced_and_steps_down(bookstand_store):
+def test_previous_leader_is_fenced_and_steps_down(bookstand_store):
     old = Leader(bookstand_store)
     assert old.decide(b"build a bridge")
 
     new = Leader(bookstand_store)
     assert new.decisions == [b"build a bridge"]
     assert not old.decide(b"tear it down")
-    assert not old.leads
+    assert not old.is_leader
     assert new.decide(b"paint it")
     assert Leader(bookstand_store).decisions == [b"build a bridge", b"paint it"]
 
 
-def test_a_leader_without_bookies_steps_down(bookstand_store, bookstand_faults):
+def test_leader_without_bookies_steps_down(bookstand_store, bookstand_faults):
     leader = Leader(bookstand_store)
     bookstand_faults.fail("append", NOT_ENOUGH_BOOKIES)
     assert not leader.decide(b"build a bridge")
-    assert not leader.leads
+    assert not leader.is_leader
 
 
-def test_what_was_decided_survives_a_crash(bookstand_store, bookstand_open_store, bookstand_faults):
+def test_decisions_survive_a_crash(bookstand_store, bookstand_open_store, bookstand_faults):
     from bookstand.testing import SimulatedCrash
 
     leader = Leader(bookstand_store)
@@ -87,6 +87,6 @@ def test_what_was_decided_survives_a_crash(bookstand_store, bookstand_open_store
 
 
 if __name__ == "__main__":
-    # Without the configuration of a project that this file may lie in.
+    # Ignore the pytest configuration of an enclosing project.
     here = ["-c", os.devnull, "--rootdir", os.path.dirname(os.path.abspath(__file__))]
     sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *here, __file__]))

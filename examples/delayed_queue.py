@@ -1,7 +1,7 @@
-"""A durable delayed queue inside a program: delays, retries that wait longer each time, dead letters, a restart.
+"""Embedded durable delay queue: delays, retries with backoff, dead letters, and a restart.
 
-``python delayed_queue.py`` sends reminders at their time. The mail server refuses Bob's twice, and there is nobody to
-take one of the others.
+``python delayed_queue.py`` sends reminders at their delivery times. The mail server rejects Bob's reminder twice, and
+one reminder has an unknown recipient.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 import bookstand
 
 QUEUE = bookstand.TopicConfig(
-    delayed_delivery_tracker="bucket",  # what waits is on the disk, not in memory
+    delayed_delivery_tracker="bucket",  # delayed messages are indexed on disk, not in memory
     delayed_delivery_tick_time_millis=10,
-    is_delayed_delivery_deliver_at_time_strict=True,  # never early
+    is_delayed_delivery_deliver_at_time_strict=True,  # never deliver early
 )
 WORKERS = bookstand.SubscriptionConfig(
     nack_backoff=bookstand.MultiplierRedeliveryBackoff(min=100, max=5_000),
@@ -25,23 +25,23 @@ WORKERS = bookstand.SubscriptionConfig(
 
 
 class MailServer:
-    """Refuses the first two mails to Bob, and every mail to nobody."""
+    """Mail server that rejects the first two mails to Bob, and every mail to an unknown address."""
 
     def __init__(self):
         self.sent = []
-        self.refusals = 2
+        self.rejections = 2
 
     def send(self, to, text):
         if to == "nobody":
             raise ConnectionError("no such address")
-        if to == "bob" and self.refusals:
-            self.refusals -= 1
+        if to == "bob" and self.rejections:
+            self.rejections -= 1
             raise ConnectionError("busy")
         self.sent.append((to, text))
 
 
 def schedule(path):
-    """What a web application would do: durable once ``publish`` has returned."""
+    """Publish reminders, as a web application would. They are durable when ``publish`` returns."""
     with bookstand.open(path) as store:
         reminders = store.topic("reminders", QUEUE)
         reminders.publish(b"your order has arrived", properties={"to": "ann"})
@@ -51,13 +51,13 @@ def schedule(path):
         too_soon = reminders.publish(b"happy new year", deliver_after=400, properties={"to": "dora"})
 
         workers = reminders.subscription("workers", WORKERS)
-        workers.receive(timeout=0)  # nothing is acknowledged: it comes again
+        workers.receive(timeout=0)  # not acknowledged, so it is redelivered
         assert workers.reschedule(too_soon, deliver_after=800)
         assert workers.stats.delayed == 4
 
 
 def work(path, server):
-    """Another process, perhaps after a crash of the first."""
+    """Consume the reminders, as another process would, possibly after a crash of the first one."""
     with bookstand.open(path) as store:
         workers = store.topic("reminders", QUEUE).subscription("workers", WORKERS)
         while workers.backlog:

@@ -1,7 +1,7 @@
-"""A program with a crash bug that no ordinary test finds, what finds it, and the program without it.
+"""A crash bug that ordinary tests do not find, the check that finds it, and the fixed program.
 
-It takes orders from one topic, and writes an invoice for each to another. ``python finding_a_crash_bug.py`` cuts the
-power at many moments of its work, first of the wrong program and then of the right one.
+The program consumes orders from one topic, and publishes an invoice for each to another. ``python
+finding_a_crash_bug.py`` simulates power cuts at many points, first in the buggy program and then in the fixed one.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import bookstand
 from bookstand.testing import CrashFoundError, every_crash
 
 ORDERS = [b"1 bridge", b"2 tunnels"]
-# So many moments are tried, spread over all of them; without a limit all are.
-MOMENTS = 80
+# Number of crash points to test, evenly distributed. Without a limit, all are tested.
+CRASH_POINTS = 80
 
 
 def acknowledges_too_early(orders, invoices):
-    """An order that is acknowledged does not come again. And if the power goes before there is an invoice?"""
+    """Lose an order: it is not redelivered if the crash follows the acknowledgment and precedes the invoice."""
     for order in orders.receive(max=10, timeout=0):
         orders.ack(order).result()
         invoices.publish(b"invoice for " + order.payload)
 
 
 def acknowledges_last(orders, invoices):
-    """An order comes again until there is an invoice. There may be two then, which whoever reads them has to expect."""
+    """Redeliver an order until its invoice exists. Consumers of invoices must expect duplicates."""
     for order in orders.receive(max=10, timeout=0):
         invoices.publish(b"invoice for " + order.payload)
         orders.ack(order).result()
 
 
 def workload(handle):
-    """What is done until the power goes; ``acknowledge`` notes what has been promised by then."""
+    """Return the workload that is interrupted by crashes; it reports durable orders through ``acknowledge``."""
 
     def run(path, acknowledge):
         with bookstand.open(path) as store:
@@ -45,12 +45,13 @@ def workload(handle):
 
 
 def check(store, accepted):
-    """After the cut: every order that was accepted has an invoice, or will come again."""
-    to_come = {order.payload for order in store.topic("orders").subscription("accounting").receive(10, timeout=0)}
-    written = store.topic("invoices").subscription("audit").receive(10, timeout=0)
-    invoices = {invoice.payload for invoice in written}
+    """Check that each accepted order has an invoice or is redelivered after the crash."""
+    redelivered = {order.payload for order in store.topic("orders").subscription("accounting").receive(10, timeout=0)}
+    received = store.topic("invoices").subscription("audit").receive(10, timeout=0)
+    invoices = {invoice.payload for invoice in received}
     for order in accepted:
-        assert order in to_come or b"invoice for " + order in invoices, f"{order.decode()}: neither order nor invoice"
+        is_handled = order in redelivered or b"invoice for " + order in invoices
+        assert is_handled, f"{order.decode()}: neither order nor invoice"
 
 
 def passes_an_ordinary_test(handle):
@@ -65,13 +66,13 @@ def passes_an_ordinary_test(handle):
 def main():
     assert passes_an_ordinary_test(acknowledges_too_early)
     try:
-        every_crash(workload(acknowledges_too_early), check, limit=MOMENTS)
+        every_crash(workload(acknowledges_too_early), check, limit=CRASH_POINTS)
     except CrashFoundError as found:
         print(f"acknowledges_too_early:\n{found}\n")
     else:
         raise AssertionError("the bug was not found")
     assert passes_an_ordinary_test(acknowledges_last)
-    print(f"acknowledges_last: {every_crash(workload(acknowledges_last), check, limit=MOMENTS)}")
+    print(f"acknowledges_last: {every_crash(workload(acknowledges_last), check, limit=CRASH_POINTS)}")
 
 
 if __name__ == "__main__":

@@ -33,10 +33,10 @@ PRINTS = {
     ],
     "inspecting_a_cursor": [
         r"^  \(1:19\.\.1:99\]$",
-        r"^126 to come, \d+ bytes of state$",
-        r"^its history, newest first:$",
-        r"the next to come was 0:40, now it is 0:61$",
-        r"^acknowledged since then in ledger 1: 80, 20 to 99$",
+        r"^backlog: 126, \d+ bytes of state$",
+        r"^history, newest first:$",
+        r"^first unacknowledged entry at .*: 0:40, now: 0:61$",
+        r"^acknowledged since in ledger 1: 80, 20 to 99$",
     ],
 }
 

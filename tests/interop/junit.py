@@ -13,10 +13,10 @@ from tests.interop.questions import Question
 GROUP = "tests in JUnit on a served store, as their page has them"
 PAGE = ROOT / "docs" / "how-to" / "junit-on-bookstand.md"
 _TESTS = (
-    "linesAreReadInTheirOrder",
-    "whatWasNotedIsThereAfterAPowerCut(String, int)[1]",
-    "whatWasNotedIsThereAfterAPowerCut(String, int)[2]",
-    "whatWasNotedIsThereWheneverThePowerGoes",
+    "linesAreReadInOrder",
+    "appendedLinesSurvivePowerCut(String, int)[1]",
+    "appendedLinesSurvivePowerCut(String, int)[2]",
+    "appendedLinesSurvivePowerCutAtAnyTime",
 )
 _WRONG = ("failure", "error", "skipped")
 

@@ -9,7 +9,7 @@ import org.apache.bookkeeper.client.BookKeeper.DigestType;
 import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
 
-/** What is tested: it knows BookKeeper's client, and nothing of bookstand. */
+/** The code under test, which uses only BookKeeper's client. */
 final class Journal {
 
     private static final byte[] PASSWORD = {};
@@ -24,12 +24,12 @@ final class Journal {
         return ledger.getId();
     }
 
-    /** A line is noted once this has returned. */
-    void note(String line) throws BKException, InterruptedException {
+    /** Appends a line, which is durable when this method returns. */
+    void append(String line) throws BKException, InterruptedException {
         ledger.addEntry(line.getBytes());
     }
 
-    /** All lines of a journal, whose writer is stopped by that. */
+    /** Returns all lines of a journal, and fences its writer. */
     static List<String> recover(BookKeeper client, long id) throws BKException, InterruptedException {
         List<String> lines = new ArrayList<>();
         try (LedgerHandle ledger = client.openLedger(id, DigestType.CRC32C, PASSWORD)) {

@@ -18,10 +18,10 @@ import org.junit.jupiter.api.extension.AfterAllCallback;
 import org.junit.jupiter.api.extension.BeforeAllCallback;
 import org.junit.jupiter.api.extension.ExtensionContext;
 
-/** A store in a new folder, served by a process of its own while the tests of a class run. */
+/** Serves a store in a new folder, in a separate process, during the tests of a class. */
 final class BookstandServer implements BeforeAllCallback, AfterAllCallback {
 
-    /** What a server ends with when its power was cut. */
+    /** Exit code of a server after a simulated power cut. */
     static final int CRASHED = 4;
 
     private static final String COMMAND = System.getProperty("bookstand", "bookstand");
@@ -31,7 +31,7 @@ final class BookstandServer implements BeforeAllCallback, AfterAllCallback {
     private final HttpClient http = HttpClient.newHttpClient();
     private Path folder;
     private Process process;
-    private JsonNode told;
+    private JsonNode addresses;
 
     @Override
     public void beforeAll(ExtensionContext context) throws IOException {
@@ -50,7 +50,7 @@ final class BookstandServer implements BeforeAllCallback, AfterAllCallback {
         }
     }
 
-    /** Begin, or begin again with what is in the store. It says on one line of JSON where it is. */
+    /** Starts or restarts the server, which prints its addresses as one line of JSON. */
     void start() throws IOException {
         String store = folder.resolve("store").toString();
         process = new ProcessBuilder(
@@ -61,34 +61,34 @@ final class BookstandServer implements BeforeAllCallback, AfterAllCallback {
         if (line == null) {
             throw new IOException("bookstand serve has not started");
         }
-        told = json.readTree(line);
+        addresses = json.readTree(line);
     }
 
     BookKeeper client() throws Exception {
-        return new BookKeeper(told.get("zookeeper").asText());
+        return new BookKeeper(addresses.get("zookeeper").asText());
     }
 
-    /** As if the machine had lost its power. */
+    /** Simulates a power cut. */
     void cutPower() throws IOException, InterruptedException {
         post("/crash", "{}");
     }
 
-    /** The same where a point is passed for the n-th time: docs/testing.md lists them. */
+    /** Simulates a power cut when a failpoint is reached for the n-th time. docs/testing.md lists the failpoints. */
     void cutPowerAt(String point, int nth) throws IOException, InterruptedException {
         post("/crash", "{\"point\": \"%s\", \"nth\": %d}".formatted(point, nth));
     }
 
-    /** The exit code of the process. */
+    /** Waits for the process, and returns its exit code. */
     int awaitEnd() throws InterruptedException {
         if (!process.waitFor(PATIENCE_SECONDS, TimeUnit.SECONDS)) {
             process.destroyForcibly();
-            throw new IllegalStateException("bookstand serve does not end");
+            throw new IllegalStateException("bookstand serve has not exited");
         }
         return process.exitValue();
     }
 
     private void post(String path, String body) throws IOException, InterruptedException {
-        HttpRequest request = HttpRequest.newBuilder(URI.create(told.get("admin").asText() + path))
+        HttpRequest request = HttpRequest.newBuilder(URI.create(addresses.get("admin").asText() + path))
                 .header("Content-Type", "application/json")
                 .POST(HttpRequest.BodyPublishers.ofString(body))
                 .build();

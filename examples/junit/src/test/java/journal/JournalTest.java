@@ -20,46 +20,46 @@ class JournalTest {
     static final BookstandServer SERVER = new BookstandServer();
 
     @Test
-    void linesAreReadInTheirOrder() throws Exception {
+    void linesAreReadInOrder() throws Exception {
         try (BookKeeper client = SERVER.client()) {
             Journal journal = new Journal(client);
-            journal.note("one");
-            journal.note("two");
+            journal.append("one");
+            journal.append("two");
             assertEquals(List.of("one", "two"), Journal.recover(client, journal.id()));
-            assertThrows(BKException.BKLedgerFencedException.class, () -> journal.note("too late"));
+            assertThrows(BKException.BKLedgerFencedException.class, () -> journal.append("too late"));
         }
     }
 
-    /** The power goes while the 20th line is noted: before it is on the disk, and after, when nobody was told. */
+    /** Cuts the power during the 20th append: before the line is durable, and after that but before the response. */
     @ParameterizedTest
     @CsvSource({"append.before_store, 19", "append.stored, 20"})
-    void whatWasNotedIsThereAfterAPowerCut(String point, int kept) throws Exception {
-        List<String> noted = new ArrayList<>();
+    void appendedLinesSurvivePowerCut(String point, int kept) throws Exception {
+        List<String> appended = new ArrayList<>();
         Journal journal;
         try (BookKeeper client = SERVER.client()) {
             journal = new Journal(client);
             SERVER.cutPowerAt(point, 20);
             assertThrows(BKException.class, () -> {
                 for (int i = 0; i < 100; i++) {
-                    journal.note("line " + i);
-                    noted.add("line " + i);
+                    journal.append("line " + i);
+                    appended.add("line " + i);
                 }
             });
             assertEquals(BookstandServer.CRASHED, SERVER.awaitEnd());
             SERVER.start();
         }
-        assertEquals(19, noted.size());
+        assertEquals(19, appended.size());
         try (BookKeeper client = SERVER.client()) {
             List<String> lines = Journal.recover(client, journal.id());
-            assertEquals(noted, lines.subList(0, noted.size()));
+            assertEquals(appended, lines.subList(0, appended.size()));
             assertEquals(kept, lines.size());
         }
     }
 
-    /** It goes at a moment that nobody has chosen. */
+    /** Cuts the power at an arbitrary time. */
     @Test
-    void whatWasNotedIsThereWheneverThePowerGoes() throws Exception {
-        List<String> noted = new ArrayList<>();
+    void appendedLinesSurvivePowerCutAtAnyTime() throws Exception {
+        List<String> appended = new ArrayList<>();
         CountDownLatch some = new CountDownLatch(50);
         Journal journal;
         try (BookKeeper client = SERVER.client()) {
@@ -67,13 +67,13 @@ class JournalTest {
             Thread writer = new Thread(() -> {
                 try {
                     while (true) {
-                        String line = "line " + noted.size();
-                        journal.note(line);
-                        noted.add(line);
+                        String line = "line " + appended.size();
+                        journal.append(line);
+                        appended.add(line);
                         some.countDown();
                     }
                 } catch (BKException | InterruptedException powerIsGone) {
-                    // That is what the test is about.
+                    // Expected.
                 }
             });
             writer.start();
@@ -83,9 +83,9 @@ class JournalTest {
             writer.join();
             SERVER.start();
         }
-        assertTrue(noted.size() >= 50);
+        assertTrue(appended.size() >= 50);
         try (BookKeeper client = SERVER.client()) {
-            assertEquals(noted, Journal.recover(client, journal.id()).subList(0, noted.size()));
+            assertEquals(appended, Journal.recover(client, journal.id()).subList(0, appended.size()));
         }
     }
 }
