@@ -1,1 +1,1 @@
-"""What `make docs` adds to the pages of docs/: everything that the code knows better than a page could."""
+"""Content that `make docs` generates from the code and adds to the pages of docs/."""

@@ -1,4 +1,4 @@
-"""The help of every command, as the commands print it."""
+"""Help texts of all commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH = 96
 
 
 def commands(which: str) -> str:
-    """``bookstand``: the commands that look into stores and disks; ``spark``: the jobs."""
+    """Return the help of the ``bookstand`` commands, or of the ``spark`` jobs."""
     names = _jobs() if which == "spark" else _commands()
     parts = [_section(f"bookstand {name}".strip(), name.split()) for name in names]
     return "\n".join(parts)
@@ -36,7 +36,7 @@ def _section(title: str, words: list[str]) -> str:
 
 
 def help_of(words: list[str]) -> str:
-    """What the command prints when it is asked for its help."""
+    """Return the output of a command with ``--help``."""
     from bookstand.tools.main import main
 
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""Docstrings as griffe hands them to the pages: roles as code, and no field of a value is left out."""
+"""Griffe extension that prepares docstrings for the pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VALUES = ("NamedTuple", "Protocol")
 
 
 class Docstrings(Extension):
-    """What has no docstring is on no page, except fields of classes that are nothing but their fields."""
+    """Convert roles to Markdown, and include fields of value classes that have no docstring."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         if obj.docstring is not None:

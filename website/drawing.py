@@ -1,4 +1,4 @@
-"""Pictures in SVG, in the colours that the page has: they are right in its dark scheme as well."""
+"""SVG drawings in the page's colors, so that they also fit its dark scheme."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 _LETTER = 7.0
 _PADDING = 9.0
-_NARROWEST = 44.0
-_WIDEST_ROW = 700.0
+_MIN_BOX_WIDTH = 44.0
+_MAX_ROW_WIDTH = 700.0
 _BOX_HEIGHT = 34.0
 _ABOVE = 15.0
 _BELOW = 17.0
@@ -17,7 +17,7 @@ _GAP = 10.0
 
 
 class Box(NamedTuple):
-    """A field: its name, what stands below it, and the offset that stands above its left edge."""
+    """A field: its name, the label below it, and the offset above its left edge."""
 
     name: str
     below: str
@@ -25,15 +25,15 @@ class Box(NamedTuple):
 
     @property
     def width(self) -> float:
-        return max(_NARROWEST, _LETTER * max(len(self.name), len(self.below) * 0.9) + 2 * _PADDING)
+        return max(_MIN_BOX_WIDTH, _LETTER * max(len(self.name), len(self.below) * 0.9) + 2 * _PADDING)
 
 
 def row_of_boxes(title: str, boxes: Sequence[Box]) -> str:
-    """Fields one behind the other, in as many rows as they need."""
+    """Draw fields in sequence, wrapped into rows."""
     shapes: list[str] = []
     x = y = widest = 0.0
     for box in boxes:
-        if x and x + box.width > _WIDEST_ROW:
+        if x and x + box.width > _MAX_ROW_WIDTH:
             x, y = 0.0, y + _ABOVE + _BOX_HEIGHT + _BELOW + _GAP
         middle = x + box.width / 2
         top = y + _ABOVE

@@ -1,4 +1,4 @@
-"""Every error that there is: its code, what it is a kind of, and when it is raised."""
+"""Tables of all errors: code, base classes and description."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import cache
 from importlib import import_module
 from inspect import cleandoc
 
-from website.markup import code, described_names, name_that_breaks, prose, table
+from website.markup import breakable_name, code, name_table, prose, table
 
 FAMILIES = ("answers", "store", "others")
 
 
 @cache
 def classes() -> tuple[type[Exception], ...]:
-    """All of them, wherever they are defined: those of ``bookstand.errors`` first, and the others by their module."""
+    """Return all error classes of the package: first those in ``bookstand.errors``, then the others by module."""
     import bookstand
     from bookstand.errors import BookstandError
 
@@ -34,17 +34,17 @@ def _below(kind: type[Exception]) -> Iterator[type[Exception]]:
 
 
 def errors(family: str) -> str:
-    """``answers``: those with a code of BookKeeper's. ``store``: what only a store says. ``others``: all others."""
+    """Return the table of a family: ``answers`` (with BookKeeper's codes), ``store`` or ``others``."""
     chosen = [kind for kind in classes() if family_of(kind) == family]
     if family == "answers":
         chosen.sort(key=lambda kind: (kind.__module__ != "bookstand.errors", -kind.code))  # type: ignore[attr-defined]
-        rows = [(*_described(one), code(str(one.code)), _kinds(one)) for one in chosen]  # type: ignore[attr-defined]
-        return described_names(table(("error", "", "code", "is also"), rows))
-    return described_names(table(("error", "", "is also"), [(*_described(one), _kinds(one)) for one in chosen]))
+        rows = [(*_describe(one), code(str(one.code)), _kinds(one)) for one in chosen]  # type: ignore[attr-defined]
+        return name_table(table(("error", "", "code", "is also"), rows))
+    return name_table(table(("error", "", "is also"), [(*_describe(one), _kinds(one)) for one in chosen]))
 
 
-def _described(kind: type[Exception]) -> tuple[str, str]:
-    return name_that_breaks(path_of(kind)), meaning(kind)
+def _describe(kind: type[Exception]) -> tuple[str, str]:
+    return breakable_name(path_of(kind)), description(kind)
 
 
 def family_of(kind: type[Exception]) -> str:
@@ -54,7 +54,7 @@ def family_of(kind: type[Exception]) -> str:
 
 
 def path_of(kind: type[Exception]) -> str:
-    """Its name, with its module where that is not ``bookstand.errors``."""
+    """Return the name of an error, with its module unless that is ``bookstand.errors``."""
     return kind.__name__ if kind.__module__ == "bookstand.errors" else f"{kind.__module__}.{kind.__name__}"
 
 
@@ -65,6 +65,6 @@ def _kinds(kind: type[Exception]) -> str:
     return ", ".join(code(base.__name__) for base in kind.__bases__ if base not in roots)
 
 
-def meaning(kind: type[Exception]) -> str:
-    """Its own docstring; an inherited one says nothing of it."""
+def description(kind: type[Exception]) -> str:
+    """Return a class's own docstring, not an inherited one."""
     return prose(cleandoc(kind.__dict__.get("__doc__") or ""))

@@ -1,7 +1,6 @@
-"""What a page asks for by a comment on a line of its own, ``<!-- generated: WHAT ARGUMENTS -->``, and who makes it.
+"""Directives for generated content: a comment on a separate line, ``<!-- generated: NAME ARGUMENTS -->``.
 
-In the repository the comment is not seen, and the page reads without it; on the site its place is taken by what the
-code says.
+The comment is invisible in the repository. On the site it is replaced by the generated content.
 """
 
 from __future__ import annotations
@@ -11,36 +10,36 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-_ASKED = re.compile(r"^<!-- generated: ([\w-]+)((?: [^\s>]+)*) -->$", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^<!-- generated: ([\w-]+)((?: [^\s>]+)*) -->$", re.MULTILINE)
 
-MAKERS: Mapping[str, str] = MappingProxyType(
+GENERATORS: Mapping[str, str] = MappingProxyType(
     {
-        "benchmarks": "figures",
+        "benchmarks": "benchmark_tables",
         "commands": "commands",
         "digests": "layouts",
         "errors": "errors",
         "layouts": "layouts",
         "messages": "messages",
-        "rooms": "rooms",
+        "packages": "package_diagram",
         "settings": "settings",
         "tables": "layouts",
     }
 )
-"""Each with the module of this package whose function of that name makes it, from the arguments."""
+"""Module of this package for each directive, with a function of the same name that takes the arguments."""
 
 
-def filled(page: str) -> str:
-    """The page with everything that it asks for."""
-    return _ASKED.sub(lambda asked: _made(asked[1], asked[2].split()), page)
+def expand(page: str) -> str:
+    """Replace the directives of a page by the generated content."""
+    return _DIRECTIVE.sub(lambda match: _generate(match[1], match[2].split()), page)
 
 
-def asked_for(page: str) -> list[tuple[str, list[str]]]:
-    """What a page asks for, in its order."""
-    return [(asked[1], asked[2].split()) for asked in _ASKED.finditer(page)]
+def directives(page: str) -> list[tuple[str, list[str]]]:
+    """Return the directives of a page in order, with their arguments."""
+    return [(match[1], match[2].split()) for match in _DIRECTIVE.finditer(page)]
 
 
-def _made(what: str, arguments: list[str]) -> str:
-    if what not in MAKERS:
-        raise ValueError(f"a page asks for {what!r}, and there are {', '.join(MAKERS)}")
-    make: Callable[..., str] = getattr(import_module(f"website.{MAKERS[what]}"), what)
-    return make(*arguments)
+def _generate(name: str, arguments: list[str]) -> str:
+    if name not in GENERATORS:
+        raise ValueError(f"a directive must be one of {', '.join(GENERATORS)}, not {name!r}")
+    generate: Callable[..., str] = getattr(import_module(f"website.{GENERATORS[name]}"), name)
+    return generate(*arguments)

@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: pages from files outside docs/, and what pages ask the code for."""
+"""MkDocs hooks: add pages for files outside docs/, and expand the directives of pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
-# MkDocs loads this file by its path.
+# MkDocs loads this file by its path, so the package must be made importable.
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ASSETS = ("site.css", "favicon.svg", "iframe-worker.js")
-# Pages that are written for readers of the repository, by the name that they have on the site.
+# Pages of the repository's root, with their names on the site.
 FROM_THE_ROOT = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 
 
@@ -29,7 +29,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in ASSETS:
         files.append(File.generated(config, f"assets/{name}", abs_src_path=str(ROOT / "website" / name)))
     for name, page in FROM_THE_ROOT.items():
-        files.append(File.generated(config, page, content=links.moved_into_docs((ROOT / name).read_text())))
+        files.append(File.generated(config, page, content=links.rebase_into_docs((ROOT / name).read_text())))
     pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
     for source in links.sources(pages):
         files.append(File.generated(config, links.page_of(source), content=links.source_page(source)))
@@ -37,4 +37,4 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    return links.to_sources(generated.filled(markdown), page.file.src_uri)
+    return links.link_to_sources(generated.expand(markdown), page.file.src_uri)

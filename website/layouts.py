@@ -1,4 +1,4 @@
-"""Byte layouts: each as a picture and a table, from the tables by which the code packs and unpacks."""
+"""Diagrams and tables of binary layouts, from the same definitions that the codecs use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _TYPES |= {one.upper(): f"uint{bits}" for one, bits in _WIDTHS.items()}
 _ORDERS = {">": "big-endian", "<": "little-endian"}
 
 
-def of_module(module: str) -> Iterator[Layout | MessageFields]:
-    """The layouts that are at home in a module, by its name in the package, in their order."""
+def layouts_of(module: str) -> Iterator[Layout | MessageFields]:
+    """Return the layouts that a module defines, in order. ``module`` is relative to the package."""
     for name, value in vars(import_module(f"bookstand.{module}")).items():
         if isinstance(value, Layout | MessageFields) and name not in _imported(module):
             yield value
 
 
 def _imported(module: str) -> set[str]:
-    """Names that a module has from others."""
+    """Return the names that a module imports."""
     import ast
     from pathlib import Path
 
@@ -33,11 +33,11 @@ def _imported(module: str) -> set[str]:
 
 
 def layouts(*modules: str) -> str:
-    """The layouts of these modules, one below the other."""
-    return "\n".join(_described(layout) for module in modules for layout in of_module(module))
+    """Return the layouts of the modules."""
+    return "\n".join(_describe(layout) for module in modules for layout in layouts_of(module))
 
 
-def _described(layout: Layout | MessageFields) -> str:
+def _describe(layout: Layout | MessageFields) -> str:
     if isinstance(layout, MessageFields):
         rows = [(str(number), code(name), kind, prose(meaning)) for number, name, kind, meaning in layout.fields]
         return f"**Message {code(layout.title)}**\n\n{table(('number', 'field', 'type', ''), rows)}"
@@ -53,7 +53,7 @@ def _described(layout: Layout | MessageFields) -> str:
 
 
 def _places(layout: Layout) -> Iterator[str]:
-    """Where each field begins, as far as that is fixed."""
+    """Return the offset of each field, empty after a field of variable size."""
     at: int | None = 0
     for _, size, _ in layout.fields:
         yield "" if at is None else str(at)
@@ -75,19 +75,19 @@ def _long(size: str) -> str:
 
 
 def tables() -> str:
-    """The sub-databases of a store, and the names in ``meta``."""
+    """Return a table of a store's sub-databases, and the keys in ``meta``."""
     from bookstand.storage.format.schema import META_DELETED, META_RECORDS, TABLES
 
     rows = [(code(name.decode()), key, prose(value)) for name, key, value in TABLES]
     names = ", ".join(code(name.decode()) for name in META_RECORDS)
     return (
         table(("sub-database", "key", "value"), rows)
-        + f"\nNames in `meta`: {names}, and one that begins with {code(META_DELETED.decode())} for each deletion.\n"
+        + f"\nKeys in `meta`: {names}, and one that starts with {code(META_DELETED.decode())} for each deletion.\n"
     )
 
 
 def digests() -> str:
-    """The digests of entries, and how many bytes each takes."""
+    """Return a table of the digest types and their sizes."""
     from bookstand.storage.format.digest import DIGEST_NAMES, digest_for
 
     return table(("digest", "bytes"), [(code(name), str(digest_for(name, b"").size)) for name in DIGEST_NAMES])

@@ -1,4 +1,4 @@
-"""Links of pages to files outside docs/. On the site they lead to a page that shows the file."""
+"""Links from pages to files outside docs/. The site has a page for each of these files."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _LANGUAGES = {".py": "python", ".proto": "protobuf", ".json": "json", ".yml": "y
 _AS_THEY_ARE = (".md", ".svg", ".png")
 
 
-def moved_into_docs(text: str) -> str:
-    """A page of the root as if it were one of docs/."""
+def rebase_into_docs(text: str) -> str:
+    """Adjust the relative links of a page that is moved from the root into docs/."""
 
-    def moved(match: re.Match[str]) -> str:
+    def rebase(match: re.Match[str]) -> str:
         target = posixpath.relpath(match[1], DOCS)
         return target + (match[2] or "")
 
-    return _LINK.sub(moved, text)
+    return _LINK.sub(rebase, text)
 
 
 def page_of(source: str) -> str:
-    """The page that shows a file of the repository."""
+    """Return the path of the page for a file of the repository."""
     return f"source/{source}.md"
 
 
 def sources(pages: Mapping[str, str]) -> list[str]:
-    """The files outside docs/ that pages link to; a link to nothing is left to MkDocs to complain about."""
-    found = {target for name, text in pages.items() for target in _targets(text, name) if _is_source(target)}
-    return sorted(found)
+    """Return the files outside docs/ that pages link to. MkDocs reports broken links."""
+    targets = {target for name, text in pages.items() for target in _targets(text, name) if _is_source(target)}
+    return sorted(targets)
 
 
 def _targets(text: str, page: str) -> Iterable[str]:
@@ -47,20 +47,20 @@ def _is_source(target: str) -> bool:
     return not target.startswith((f"{DOCS}/", "../")) and (ROOT / target).is_file()
 
 
-def to_sources(text: str, page: str) -> str:
-    """The page with its links to sources leading to their pages."""
+def link_to_sources(text: str, page: str) -> str:
+    """Replace links to source files by links to their pages."""
 
-    def led(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         target = _in_repository(match[1], page)
         if not _is_source(target):
             return match[0]
         return posixpath.relpath(page_of(target), posixpath.dirname(page) or ".")
 
-    return _LINK.sub(led, text)
+    return _LINK.sub(replace, text)
 
 
 def source_page(source: str) -> str:
-    """The file, as a page."""
+    """Return the content of the page for a file."""
     path = ROOT / source
     text = path.read_text()
     if path.suffix in _AS_THEY_ARE:

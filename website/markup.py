@@ -1,4 +1,4 @@
-"""Tables and text in the Markdown that pages are made of."""
+"""Markdown tables and text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BAR_OUTSIDE_CODE = re.compile(r"(`[^`]*`)|\|")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown. Cells are Markdown; bars in them are no borders."""
+    """Format a table. Cells are Markdown; vertical bars in them are escaped."""
     lines = [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
     return "\n".join(lines) + "\n"
 
@@ -19,7 +19,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """On one line; spaces that are not to be broken stay."""
+    """Put a cell on one line, preserving non-breaking spaces."""
     return _BAR_OUTSIDE_CODE.sub(_escaped, " ".join(re.split("[ \n]+", text)))
 
 
@@ -31,18 +31,18 @@ def code(text: str) -> str:
     return f"`{text}`"
 
 
-def name_that_breaks(name: str) -> str:
-    """A long name, which may be broken behind underscores and dots."""
+def breakable_name(name: str) -> str:
+    """Format a long name that may be wrapped after underscores and dots."""
     breakable = re.sub("([._])", "\\1<wbr>", name)
     return f"<code>{breakable}</code>"
 
 
-def described_names(rows: str) -> str:
-    """A table of names and, in the second column, what they mean: there that has room on narrow pages, too."""
+def name_table(rows: str) -> str:
+    """Wrap a table of names and descriptions, so that the second column remains readable on narrow pages."""
     return f'<div class="described" markdown>\n\n{rows}\n</div>\n'
 
 
 def prose(docstring: str) -> str:
-    """A docstring's reStructuredText roles and double backquotes as Markdown."""
+    """Convert a docstring's reStructuredText roles and double backquotes to Markdown."""
     plain = re.sub(r":\w+:`~?(?:[\w.]*\.)?([\w.]+)`", r"`\1`", docstring)
     return plain.replace("``", "`")

@@ -1,4 +1,4 @@
-"""Protobuf messages as tables, from the generated modules and the comments of their schemas."""
+"""Tables of protobuf messages, from the generated modules and the comments in the schemas."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _LABELS = {1: "", 2: "required ", 3: "repeated "}
 
 
 def messages(schema: str, *names: str) -> str:
-    """The messages of ``proto/<schema>.proto``, or those of these names."""
+    """Return tables of the messages in ``proto/<schema>.proto``, or of those with the given names."""
     module = import_module(f"bookstand.proto.{schema}_pb2")
     comments = _comments((ROOT / "proto" / f"{schema}.proto").read_text())
     chosen = [one for one in _all(module.DESCRIPTOR.message_types_by_name.values()) if not names or _name(one) in names]
     if unknown := set(names) - {_name(one) for one in chosen}:
         raise ValueError(f"{schema} has no message {', '.join(sorted(unknown))}")
-    return "\n".join(_described(one, comments) for one in chosen)
+    return "\n".join(_describe(one, comments) for one in chosen)
 
 
 def _all(descriptors: Any) -> Iterator[Any]:
-    """Messages and those within them, without the pairs that maps consist of."""
+    """Iterate over messages and nested messages, except map entries."""
     for one in descriptors:
         if not one.GetOptions().map_entry:
             yield one
@@ -33,11 +33,10 @@ def _all(descriptors: Any) -> Iterator[Any]:
 
 
 def _name(message: Any) -> str:
-    """Without the package."""
     return str(message.full_name.removeprefix(f"{message.file.package}."))
 
 
-def _described(message: Any, comments: dict[tuple[str, str], str]) -> str:
+def _describe(message: Any, comments: dict[tuple[str, str], str]) -> str:
     rows = [
         (str(field.number), code(field.name), _type(field), comments.get((message.name, field.name), ""))
         for field in message.fields
@@ -64,27 +63,29 @@ def _kind(field: Any) -> str:
 
 
 def _comments(schema: str) -> dict[tuple[str, str], str]:
-    """What is said above each field, by message and field. A comment is also about the fields of the same type behind
-    its own, up to a blank line."""
-    found: dict[tuple[str, str], str] = {}
+    """Return the comments by message and field.
+
+    A comment applies to the next field, and to further fields of the same type up to a blank line.
+    """
+    comments: dict[tuple[str, str], str] = {}
     message: list[str] = []
-    said: list[str] = []
-    about = ""
-    fresh = True
+    comment: list[str] = []
+    applies_to = ""
+    after_comment = True
     for line in map(str.strip, schema.splitlines()):
         if line.startswith("//"):
-            said = said if fresh and said else []
-            said.append(line.removeprefix("//").strip())
-            fresh = True
+            comment = comment if after_comment and comment else []
+            comment.append(line.removeprefix("//").strip())
+            after_comment = True
             continue
         if opened := re.match(r"(?:message|enum) (\w+) \{", line):
             message.append(opened[1])
         elif line.startswith("}"):
             message.pop()
         elif (field := re.match(r"(?:\w+ )?(map<[^>]+>|[\w.]+) (\w+) = \d+", line)) and message:
-            about = field[1] if fresh else about
-            found[message[-1], field[2]] = " ".join(said) if field[1] == about else ""
+            applies_to = field[1] if after_comment else applies_to
+            comments[message[-1], field[2]] = " ".join(comment) if field[1] == applies_to else ""
         if not line or opened or line.startswith("}"):
-            said = []
-        fresh = False
-    return found
+            comment = []
+        after_comment = False
+    return comments

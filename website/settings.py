@@ -1,4 +1,4 @@
-"""Tables of settings, from the classes and functions that take them and from the docstrings beside them."""
+"""Tables of settings, from the signatures and docstrings of classes and functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from website.markup import code, described_names, name_that_breaks, prose, table
+from website.markup import breakable_name, code, name_table, prose, table
 
 if TYPE_CHECKING:
     import griffe
@@ -22,38 +22,38 @@ WHILE_OPEN = {
     "bookstand.SubscriptionConfig": "bookstand.delivery.topic_config.SUBSCRIPTION_WHILE_OPEN",
     "bookstand.CursorConfig": "bookstand.cursor.config.CURSOR_WHILE_OPEN",
 }
-"""Configurations, with the tables of their settings that can be changed while the object that has them is open."""
+"""Configuration classes, with the definitions of the settings that can be changed while the object is open."""
 
 
 @cache
 def package() -> griffe.Module:
-    """The sources as griffe reads them, without importing anything."""
+    """Load the sources with griffe, without importing them."""
     import griffe
 
     return griffe.load("bookstand", search_paths=[ROOT], resolve_aliases=False)  # type: ignore[return-value]
 
 
-def found(path: str) -> Any:
-    """What has that path, ``bookstand.open`` say."""
+def lookup(path: str) -> Any:
+    """Return the griffe object at a path such as ``bookstand.open``."""
     at: Any = package()
     for name in path.split(".")[1:]:
         at = at[name]
         if at.is_alias:
-            at = found(at.target_path)
+            at = lookup(at.target_path)
     return at
 
 
 def settings(path: str) -> str:
-    """The parameters of a function or of a class; those of a dataclass are its own fields, without inherited ones."""
-    described = found(path)
-    taken = signature(_imported(path)).parameters
-    if described.is_class and "dataclass" in described.labels:
-        grouped = list(_grouped(described))
+    """Return the table of a function's or class's parameters; of a dataclass, without inherited fields."""
+    target = lookup(path)
+    parameters = signature(_imported(path)).parameters
+    if target.is_class and "dataclass" in target.labels:
+        grouped = list(_grouped(target))
     else:
-        meanings = _meanings(described)
-        grouped = [([name], meanings.get(name, "")) for name in taken]
+        descriptions = _descriptions(target)
+        grouped = [([name], descriptions.get(name, "")) for name in parameters]
     head: tuple[str, ...] = HEAD
-    rows: list[tuple[str, ...]] = [_row([taken[name] for name in names], meaning) for names, meaning in grouped]
+    rows: list[tuple[str, ...]] = [_row([parameters[name] for name in names], text) for names, text in grouped]
     if path in WHILE_OPEN:
         changeable = _imported(WHILE_OPEN[path]).changeable
         head = (*head, "while open")
@@ -61,7 +61,7 @@ def settings(path: str) -> str:
             (*row, "<br>".join("changeable" if name in changeable else "fixed" for name in names))
             for row, (names, _) in zip(rows, grouped, strict=True)
         ]
-    return described_names(table(head, rows))
+    return name_table(table(head, rows))
 
 
 def _imported(path: str) -> Any:
@@ -74,31 +74,31 @@ def _imported(path: str) -> Any:
     return at
 
 
-def _grouped(described: Any) -> Iterator[tuple[list[str], str]]:
-    """Fields with what is said of them. A docstring is about all fields above it that have none."""
+def _grouped(target: Any) -> Iterator[tuple[list[str], str]]:
+    """Group fields with their docstring, which applies to all preceding fields without one."""
     names: list[str] = []
-    for name, member in described.members.items():
+    for name, member in target.members.items():
         if member.is_attribute and "property" not in member.labels:
             names.append(name)
             if member.docstring is not None:
                 yield names, member.docstring.value
                 names = []
     if names:
-        raise ValueError(f"{described.path}: nothing is said of {', '.join(names)}")
+        raise ValueError(f"{target.path}: {', '.join(names)} must have a docstring")
 
 
-def _meanings(described: Any) -> dict[str, str]:
-    """Of each parameter, by the sections of the docstring."""
-    sections = described.docstring.parse("google")
+def _descriptions(target: Any) -> dict[str, str]:
+    """Return the descriptions of parameters from the docstring's sections."""
+    sections = target.docstring.parse("google")
     return {one.name: one.description for part in sections if part.kind.value == "parameters" for one in part.value}
 
 
-def _row(taken: Sequence[Parameter], meaning: str) -> tuple[str, str, str, str]:
+def _row(parameters: Sequence[Parameter], description: str) -> tuple[str, str, str, str]:
     return (
-        "<br>".join(name_that_breaks(one.name) for one in taken),
-        prose(meaning),
-        "<br>".join("" if one.default is one.empty else code(_value(one.default)) for one in taken),
-        "<br>".join(code(one.annotation) for one in taken),
+        "<br>".join(breakable_name(one.name) for one in parameters),
+        prose(description),
+        "<br>".join("" if one.default is one.empty else code(_value(one.default)) for one in parameters),
+        "<br>".join(code(one.annotation) for one in parameters),
     )
 
 

@@ -19,7 +19,7 @@ import bookstand
 import bookstand.testing
 from bookstand.proto.struct_layout import Layout, MessageFields
 from tests.docs.steps import ROOT
-from website import errors, figures, generated, layouts, links, markup, messages, rooms, settings
+from website import benchmark_tables, errors, generated, layouts, links, markup, messages, package_diagram, settings
 
 DOCS = ROOT / "docs"
 FORMATS = (DOCS / "reference" / "formats.md").read_text()
@@ -99,11 +99,11 @@ def stored_modules() -> Iterator[tuple[str, ModuleType]]:
 
 
 def all_layouts() -> list[tuple[str, Layout | MessageFields]]:
-    return [(name, layout) for name, _ in stored_modules() for layout in layouts.of_module(name)]
+    return [(name, layout) for name, _ in stored_modules() for layout in layouts.layouts_of(name)]
 
 
 def asked(what: str) -> set[str]:
-    return {word for made, words in generated.asked_for(FORMATS) if made == what for word in words}
+    return {word for made, words in generated.directives(FORMATS) if made == what for word in words}
 
 
 def test_every_layout_is_on_the_page() -> None:
@@ -154,19 +154,19 @@ def test_boxes_are_what_the_package_consists_of() -> None:
         for path in (ROOT / "bookstand").iterdir()
         if path.is_dir() or (path.suffix == ".py" and path.stem != "__init__")
     }
-    assert set(rooms.imports()) == (there - {"__pycache__"}) | {"bookstand"}
-    page = rooms.rooms()
-    for room in rooms.imports():
+    assert set(package_diagram.imports()) == (there - {"__pycache__"}) | {"bookstand"}
+    page = package_diagram.packages()
+    for room in package_diagram.imports():
         assert f">{room}</text>" in page
 
 
 def test_arrows_go_down_in_the_contract() -> None:
-    layer_of = {room: number for number, layer in enumerate(rooms.contract()) for room in layer}
-    assert rooms.arrows()
-    for room, other in rooms.arrows():
+    layer_of = {room: number for number, layer in enumerate(package_diagram.contract()) for room in layer}
+    assert package_diagram.arrows()
+    for room, other in package_diagram.arrows():
         if {room, other} <= layer_of.keys():
             assert layer_of[room] < layer_of[other], (room, other)
-    assert set(rooms.imports()) - layer_of.keys() == {"bookstand", "demo"}
+    assert set(package_diagram.imports()) - layer_of.keys() == {"bookstand", "demo"}
 
 
 def test_the_architecture_names_the_rooms_and_their_order() -> None:
@@ -175,21 +175,21 @@ def test_the_architecture_names_the_rooms_and_their_order() -> None:
     assert sorted(listed) == sorted(
         ["bookstand", *(path.name for path in (ROOT / "bookstand").iterdir() if path.is_symlink())]
     )
-    assert rooms.in_a_line() in page
+    assert package_diagram.in_a_line() in page
 
 
 # -- reference ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_error_says_when_it_is_raised() -> None:
-    assert [errors.path_of(kind) for kind in errors.classes() if not errors.meaning(kind)] == []
+    assert [errors.path_of(kind) for kind in errors.classes() if not errors.description(kind)] == []
     page = "".join(errors.errors(family) for family in errors.FAMILIES)
     for kind in errors.classes():
-        name = re.escape(markup.name_that_breaks(errors.path_of(kind)))
+        name = re.escape(markup.breakable_name(errors.path_of(kind)))
         assert len(re.findall(rf"^\| {name} \|", page, re.MULTILINE)) == 1, kind
 
 
-INJECTED_ONLY = [kind for kind in errors.classes() if "Raised by injected faults only" in errors.meaning(kind)]
+INJECTED_ONLY = [kind for kind in errors.classes() if "Raised by injected faults only" in errors.description(kind)]
 
 
 def test_errors_documented_as_injected_only_are_raised_nowhere() -> None:
@@ -216,12 +216,12 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_name_of_the_reference_is_there_and_says_what_it_is() -> None:
     for path in re.findall(r"^::: (\S+)$", REFERENCE, re.MULTILINE):
-        assert settings.found(path).docstring is not None, path
+        assert settings.lookup(path).docstring is not None, path
 
 
 def test_every_setting_says_what_it_does() -> None:
     for page in PAGES:
-        for what, words in generated.asked_for(page.read_text()):
+        for what, words in generated.directives(page.read_text()):
             if what == "settings":
                 rows = re.findall(r"^\| (<code>.*)$", settings.settings(*words), re.MULTILINE)
                 assert rows
@@ -234,22 +234,22 @@ def test_every_setting_says_what_it_does() -> None:
 def test_every_row_of_the_benchmarks_is_told_measured_or_not() -> None:
     from benchmarks.rows import ROWS
 
-    page = figures.benchmarks()
+    page = benchmark_tables.benchmarks()
     for row in ROWS:
         assert f"| `{row.row}` |" in page
 
 
-def test_what_nobody_makes_is_refused() -> None:
-    with pytest.raises(ValueError, match="asks for 'nothing'"):
-        generated.filled("<!-- generated: nothing -->\n")
-    assert generated.filled("`<!-- generated: nothing -->` in a line\n").startswith("`<!--")
+def test_unknown_directive_is_rejected() -> None:
+    with pytest.raises(ValueError, match="not 'nothing'"):
+        generated.expand("<!-- generated: nothing -->\n")
+    assert generated.expand("`<!-- generated: nothing -->` in a line\n").startswith("`<!--")
 
 
 def test_links_out_of_the_pages_lead_to_sources() -> None:
-    assert links.moved_into_docs("[a](docs/x.md#y) [b](examples/z.py) [c](https://d)") == (
+    assert links.rebase_into_docs("[a](docs/x.md#y) [b](examples/z.py) [c](https://d)") == (
         "[a](x.md#y) [b](../examples/z.py) [c](https://d)"
     )
-    assert links.to_sources("[a](../../storage/format/entry_codec.py) [b](x.md)", "reference/formats.md") == (
+    assert links.link_to_sources("[a](../../storage/format/entry_codec.py) [b](x.md)", "reference/formats.md") == (
         "[a](../source/storage/format/entry_codec.py.md) [b](x.md)"
     )
     assert links.sources({"reference/formats.md": "[a](../../storage/format/entry_codec.py) [b](../x.md)"}) == [

@@ -1,4 +1,4 @@
-"""The benchmarks' rows with the figures that were recorded last."""
+"""Tables of benchmarks with the most recently recorded results."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ HEAD = ("row", "what, and against what", "figure", "goal", "", "ours", "baseline
 
 
 def benchmarks() -> str:
-    """A table for each script, and where and when its rows were measured."""
-    known = recorded()
+    """Return a table for each script, with the machine and date of the measurements."""
+    results = recorded()
     by_script = groupby(sorted(ROWS, key=lambda row: row.module), key=lambda row: row.module)
-    return "\n".join(_script(module, list(rows), known) for module, rows in by_script)
+    return "\n".join(_script(module, list(rows), results) for module, rows in by_script)
 
 
-def _script(module: str, rows: list[Row], known: dict[str, dict[str, Any]]) -> str:
-    lines = [_line(row, known.get(row.row)) for row in rows]
-    return f"### {code(f'benchmarks/{module}.py')}\n\n{table(HEAD, lines)}\n{_conditions(rows, known)}\n"
+def _script(module: str, rows: list[Row], results: dict[str, dict[str, Any]]) -> str:
+    lines = [_line(row, results.get(row.row)) for row in rows]
+    return f"### {code(f'benchmarks/{module}.py')}\n\n{table(HEAD, lines)}\n{_conditions(rows, results)}\n"
 
 
 def _line(row: Row, figure: dict[str, Any] | None) -> tuple[str, ...]:
@@ -39,26 +39,26 @@ def _line(row: Row, figure: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def _absolute(row: Row, figure: dict[str, Any], side: str) -> str:
-    """With the CPU time beside it, where the row is judged by another clock."""
+    """Format an absolute result, with the CPU time if the row is compared by wall time."""
     if figure[side] is None:
         return ""
-    said = f"{_short(figure[side])} {row.measured_in}"
+    text = f"{_short(figure[side])} {row.measured_in}"
     clocks = figure["clocks"].get(side, {})
     if row.measured_in.startswith("wall") and "cpu" in clocks:
-        said += f" (CPU {_short(clocks['cpu'])})"
-    return said
+        text += f" (CPU {_short(clocks['cpu'])})"
+    return text
 
 
-def _conditions(rows: list[Row], known: dict[str, dict[str, Any]]) -> str:
+def _conditions(rows: list[Row], results: dict[str, dict[str, Any]]) -> str:
     loads: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
-        if row.row in known:
-            figure = known[row.row]
+        if row.row in results:
+            figure = results[row.row]
             loads.setdefault((figure["at"], figure["machine"], figure["rounds"]), []).append(figure["load"])
-    return " ".join(_said(*of, measured) for of, measured in loads.items())
+    return " ".join(_condition(*setup, measured) for setup, measured in loads.items())
 
 
-def _said(at: str, machine: str, rounds: str, loads: list[float]) -> str:
+def _condition(at: str, machine: str, rounds: str, loads: list[float]) -> str:
     load = f"{min(loads):g}" if min(loads) == max(loads) else f"{min(loads):g} to {max(loads):g}"
     fewer = " with fewer rounds (`--quick`)" if rounds == "fewer" else ""
     return f"Measured on {at}{fewer}: {machine}, load {load}."
