@@ -118,10 +118,8 @@ def open(
 
 
 class Store(ProcessBound):
-    """An open store, which :func:`bookstand.open` returns; a context manager.
-
-    All methods may be called from any thread.
-    """
+    """An open store, which :func:`bookstand.open` returns; a context manager. All methods may be called from any
+    thread."""
 
     path: str
     """The store's folder."""
@@ -158,10 +156,8 @@ class Store(ProcessBound):
         custom_metadata: Mapping[str, bytes] = MISSING,
         deferred_sync: bool = False,
     ) -> LedgerWriter:
-        """Create a ledger with the next id. Omitted arguments have the store's defaults.
-
-        With ``deferred_sync``, appends are acknowledged before they are durable; ``force()`` makes them durable.
-        """
+        """Create a ledger with the next id. Omitted arguments have the store's defaults. With ``deferred_sync``,
+        appends are acknowledged before they are durable; ``force()`` makes them durable."""
         return self._client.create(  # type: ignore[return-value]
             None, False, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata, deferred_sync
         )
@@ -212,10 +208,8 @@ class Store(ProcessBound):
         return self._client.read_metadata(ledger_id)
 
     def write_ledger_metadata(self, metadata: LedgerMetadata, expected_version: int | None = None) -> int:
-        """Replace a ledger's metadata if it has the expected version (None: any), and return the new version.
-
-        Open handles are not notified.
-        """
+        """Replace a ledger's metadata if it has the expected version (None: any), and return the new version. Open
+        handles are not notified."""
         if not isinstance(metadata, LedgerMetadata):
             raise IncorrectParameterError(f"metadata must be a LedgerMetadata, not {metadata!r}")
         return self._client.write_metadata(metadata, expected_version).version
@@ -374,10 +368,8 @@ def _close(topic: Topic) -> None:
 
 
 class temporary(ProcessBound):  # noqa: N801 - used like a function
-    """Context manager for a temporary store: ``with bookstand.temporary() as store``.
-
-    The store has no durability, and is deleted at the end of the block. It takes the options of :func:`open`.
-    """
+    """Context manager for a temporary store: ``with bookstand.temporary() as store``. The store has no durability, and
+    is deleted at the end of the block. It takes the options of :func:`open`."""
 
     def __init__(self, **options: object) -> None:
         self._options = {"durability": "none"} | options

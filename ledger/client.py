@@ -232,16 +232,14 @@ class Client(ProcessBound):
         if deferred_sync is None:
             raise IncorrectParameterError("deferred_sync must be True or False, not None")
         operation = CreateLedger(ledger_id, new.master_key, new.digest.name, metadata_format.serialize(new.metadata))
-        if self.storage.hooks is not None:
-            self.storage.point("create.before", ledger_id)
+        self.storage.point("create.before", ledger_id)
         while True:
             try:
                 ((new_id, incarnation),) = self.storage.apply(WriteBatch(operation))
                 break
             except EntriesNotCollectedError:
                 self.storage.collect(ledger_id)
-        if self.storage.hooks is not None:
-            self.storage.point("create.after", new_id)
+        self.storage.point("create.after", new_id)
         return self.open_writer(new, new_id, incarnation, adv, deferred_sync)
 
     def open_writer(
@@ -328,9 +326,7 @@ class Client(ProcessBound):
 
     def open_damaged(self, ledger_id: int) -> DamagedLedgerReader:
         """Return a reader for a ledger that cannot be opened because its metadata, state or last entry is damaged.
-
-        Raises :class:`NoSuchLedgerError` if the ledger does not exist.
-        """
+        Raises :class:`NoSuchLedgerError` if the ledger does not exist."""
         from bookstand.ledger.handles.reader import DamagedLedgerReader
 
         self.check_usable()
@@ -390,21 +386,17 @@ class Client(ProcessBound):
     def delete(self, ledger_id: Any, missing_ok: bool) -> None:
         self.check_writable()
         ledger_id = validation.as_ledger_id(ledger_id)
-        if self.storage.hooks is not None:
-            self.storage.point("delete.before", ledger_id)
+        self.storage.point("delete.before", ledger_id)
         try:
             self.storage.apply(WriteBatch(DeleteLedger(ledger_id, self.clock.now())))
         except NoSuchLedgerError:
             if not missing_ok:
                 raise
-        if self.storage.hooks is not None:
-            self.storage.point("delete.after", ledger_id)
+        self.storage.point("delete.after", ledger_id)
 
     def collect_deleted(self, limit: int | None = None) -> None:
-        """Remove the entries of up to ``limit`` deleted ledgers whose grace period has ended.
-
-        Errors are logged only: the deletion that precedes this call has succeeded, and the next one retries.
-        """
+        """Remove the entries of up to ``limit`` deleted ledgers whose grace period has ended. Errors are logged only:
+        the deletion that precedes this call has succeeded, and the next one retries."""
         try:
             self.storage.collect_deleted(self.clock.now() - COLLECTION_GRACE_MILLIS, limit)
         except BookstandError as error:
@@ -466,9 +458,7 @@ class Client(ProcessBound):
         self.check_writable()
         serialized = metadata_format.serialize(metadata)
         operation = UpdateLedger(metadata.ledger_id, serialized, expected_version, incarnation)
-        if self.storage.hooks is not None:
-            self.storage.point("metadata.before", metadata.ledger_id)
+        self.storage.point("metadata.before", metadata.ledger_id)
         (version,) = self.storage.apply(WriteBatch(operation))
-        if self.storage.hooks is not None:
-            self.storage.point("metadata.after", metadata.ledger_id)
+        self.storage.point("metadata.after", metadata.ledger_id)
         return metadata.replace(version=version)

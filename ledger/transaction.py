@@ -63,10 +63,8 @@ class _TransactionSubmission(CommitRequest):
 
 
 class Transaction(ProcessBound):
-    """Changes of one commit; use ``with store.transaction() as t``.
-
-    A writer rejects other appends while it takes part in a transaction.
-    """
+    """Changes of one commit; use ``with store.transaction() as t``. A writer rejects other appends while it takes part
+    in a transaction."""
 
     def __init__(self, client: Client) -> None:
         client.check_writable()
@@ -113,10 +111,8 @@ class Transaction(ProcessBound):
         password: bytes = MISSING,
         custom_metadata: dict[str, bytes] = MISSING,
     ) -> LedgerWriter:
-        """Create a ledger, and return its writer, which can be appended to in this transaction.
-
-        The ledger id is assigned immediately. It is not reused if the transaction is discarded.
-        """
+        """Create a ledger, and return its writer, which can be appended to in this transaction. The ledger id is
+        assigned immediately. It is not reused if the transaction is discarded."""
         self._check_open()
         client = self._client
         new = client.plan_ledger(None, ensemble, write_quorum, ack_quorum, digest, password, custom_metadata)

@@ -157,10 +157,8 @@ class ManagedLedger(ProcessBound):
         return records.decode_ledger_info(stored, f"node {self.path}", self.client.expansion_limits), version
 
     def _take_over(self, create: bool) -> None:
-        """Recover the last ledger, and add a new one.
-
-        The previous writer may roll over meanwhile; the next attempt then recovers its new ledger.
-        """
+        """Recover the last ledger, and add a new one. The previous writer may roll over meanwhile; the next attempt
+        then recovers its new ledger."""
         for _ in range(_TAKEOVER_ATTEMPTS):
             self._info, self._version = self._load(create)
             if self._info.ledgers:
@@ -211,10 +209,8 @@ class ManagedLedger(ProcessBound):
         return TopicExtent((info.ledger_id, info.entries) for info in ledgers)
 
     def preview_takeover(self) -> ManagedLedger:
-        """Return a copy of this read-only topic as it would be after opening it for writing.
-
-        The last ledger has all entries that recovery would retain, empty ledgers are removed, and a new one is listed.
-        """
+        """Return a copy of this read-only topic as it would be after opening it for writing. The last ledger has all
+        entries that recovery would retain, empty ledgers are removed, and a new one is listed."""
         preview = copy(self)
         ledgers = [self._preview_recovered_info(info) for info in self._info.ledgers[-1:]]
         ledgers[:0] = self._info.ledgers[:-1]
@@ -314,10 +310,8 @@ class ManagedLedger(ProcessBound):
         self._extent = TopicExtent((ledger.ledger_id, ledger.entries) for ledger in info.ledgers)
 
     def _repair(self) -> None:
-        """Reload the record after an interrupted update, and recover the last ledger as opening the topic does.
-
-        The next append adds a new ledger.
-        """
+        """Reload the record after an interrupted update, and recover the last ledger as opening the topic does. The
+        next append adds a new ledger."""
         if self._fenced is not None or self.client.closed:
             return
         self._writer = None
@@ -367,8 +361,7 @@ class ManagedLedger(ProcessBound):
         self._update_record(add_ledger, dropped)
         (self._writer,) = created
         self._created_at = self.client.clock.now()
-        if self.client.storage.hooks is not None:
-            self.client.storage.point("topic.begun", self.path)
+        self.client.storage.point("topic.begun", self.path)
 
     def _fence(self, error: BookstandError) -> None:
         self._fenced = ManagedLedgerFencedError(f"topic {self.name} was opened by another writer: {error}")
@@ -380,10 +373,8 @@ class ManagedLedger(ProcessBound):
     def append(
         self, payload: bytes, deliver_at: int | None = None, properties: Mapping[str, str] | None = None
     ) -> Position:
-        """Add a message in Pulsar's message format, and return its position after it is durable.
-
-        ``deliver_at`` is the time of a delayed delivery, in milliseconds since 1970.
-        """
+        """Add a message in Pulsar's message format, and return its position after it is durable. ``deliver_at`` is the
+        time of a delayed delivery, in milliseconds since 1970."""
         return self.append_entry(self.framed(payload, deliver_at, properties))
 
     def append_async(
@@ -497,10 +488,8 @@ class ManagedLedger(ProcessBound):
         return entries > 0 and (size >= self.max_bytes_per_ledger or age >= self.max_ledger_age * 1000)
 
     def _roll_over_if_full(self) -> bool:
-        """Roll over if the current ledger is full. Return True if it was full.
-
-        Errors are logged only: the append that precedes this call has succeeded, and the next one retries.
-        """
+        """Roll over if the current ledger is full. Return True if it was full. Errors are logged only: the append that
+        precedes this call has succeeded, and the next one retries."""
         assert self._writer is not None
         if not self._is_full(self._writer):
             return False
@@ -541,8 +530,7 @@ class ManagedLedger(ProcessBound):
         self._info.ledgers[-1] = closed
         self._extent.resize_last(closed.entries)
         self._writer = None
-        if self.client.storage.hooks is not None:
-            self.client.storage.point("topic.closed", self.path)
+        self.client.storage.point("topic.closed", self.path)
 
     def terminate(self) -> Position:
         """Reject all further appends permanently, and return the last position."""
@@ -584,10 +572,8 @@ class ManagedLedger(ProcessBound):
     def read_positions(
         self, positions: Iterable[Position], on_unreadable: OnUnreadable | None = None
     ) -> Iterator[TopicEntry]:
-        """Read the entries at ascending positions. Raises :class:`NoSuchEntryError` for a missing entry.
-
-        Damaged entries are handled as in :meth:`read_run`.
-        """
+        """Read the entries at ascending positions. Raises :class:`NoSuchEntryError` for a missing entry. Damaged
+        entries are handled as in :meth:`read_run`."""
         for ledger_id, first, last in runs_of(positions):
             for run in self.read_run(ledger_id, first, last, on_unreadable):
                 yield from run.entries()
@@ -624,10 +610,8 @@ class ManagedLedger(ProcessBound):
             count = min(2 * count, _READ_BATCH_SIZE)
 
     def _unreadable(self, position: Position, error: BookstandError) -> UnreadableEntryError:
-        """Return the error for a damaged entry, or for the rest of its ledger if that is unreadable as a whole.
-
-        Raises ``error`` if the topic does not have the entry, and a fencing error if the topic was taken over.
-        """
+        """Return the error for a damaged entry, or for the rest of its ledger if that is unreadable as a whole. Raises
+        ``error`` if the topic does not have the entry, and a fencing error if the topic was taken over."""
         info = next((one for one in self._info.ledgers if one.ledger_id == position.ledger_id), None)
         if info is None or not self.extent.has(position):
             raise error
@@ -687,8 +671,7 @@ class ManagedLedger(ProcessBound):
             trimmed = [ledger.ledger_id for ledger in ledgers[:count]]
             self._update_record(lambda _: self._info._replace(ledgers=ledgers[count:]), trimmed)
             self._readers.discard(trimmed)
-            if self.client.storage.hooks is not None:
-                self.client.storage.point("topic.trimmed", self.path)
+            self.client.storage.point("topic.trimmed", self.path)
             return trimmed
 
     def delete(self) -> None:

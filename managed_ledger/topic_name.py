@@ -93,11 +93,8 @@ def is_ledger_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> bool:
 
 
 def property_of(labels: Mapping[str, bytes], topic: str, cursor: str) -> str | None:
-    """Return the name of the cursor property that refers to a ledger with these labels.
-
-    The ledger is a delayed-delivery bucket snapshot or a reschedule log. None for any other ledger, and for those of
-    other cursors.
-    """
+    """Return the name of the cursor property that refers to a ledger with these labels. The ledger is a
+    delayed-delivery bucket snapshot or a reschedule log. None for any other ledger, and for those of other cursors."""
     for kind, by_property, of_topic, of_cursor in _NAMED_BY_PROPERTY:
         if (
             (labels.get("application"), labels.get("component")) == kind

@@ -122,10 +122,8 @@ def words_of(bits: int) -> list[int]:
 
 
 def read_longs(chunk: bytes) -> tuple[int, list[int]]:
-    """Decode ledger and words of a LongListMap.
-
-    Bit n % 64 of word n / 64 is set if entry n is acknowledged. Trailing words may be zero.
-    """
+    """Decode ledger and words of a LongListMap. Bit n % 64 of word n / 64 is set if entry n is acknowledged. Trailing
+    words may be zero."""
     ledger = None
     words: list[int] = []
     for key, number, inner in fields(chunk):

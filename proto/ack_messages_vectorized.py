@@ -42,9 +42,7 @@ SLICE = 1 << 18
 
 def read_ranges(data: bytes, at: int, field: int, expansion: Expansion = UNBOUNDED) -> tuple[Ranges, int]:
     """Decode consecutive ranges with field number ``field`` from offset ``at``, and return them with their end offset.
-
-    Decoding stops before the first range that is not in the canonical encoding.
-    """
+    Decoding stops before the first range that is not in the canonical encoding."""
     view = np.frombuffer(data, dtype=np.uint8)
     found = []
     while at < len(view):
@@ -109,10 +107,8 @@ _PAIRS_BEFORE_WORDS = 2
 def read_longs(
     data: bytes, at: int, field: int, expansion: Expansion = UNBOUNDED
 ) -> tuple[list[tuple[int, Words]], int]:
-    """Decode keys and words of consecutive bit sets from offset ``at``, and return them with their end offset.
-
-    Decoding stops before the first bit set that is not in the canonical encoding or exceeds a slice.
-    """
+    """Decode keys and words of consecutive bit sets from offset ``at``, and return them with their end offset. Decoding
+    stops before the first bit set that is not in the canonical encoding or exceeds a slice."""
     view = np.frombuffer(data, dtype=np.uint8)
     found: list[tuple[int, Words]] = []
     while at < len(view):

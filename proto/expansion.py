@@ -39,11 +39,8 @@ ID_BYTES = 8
 
 
 class ExpansionLimits(namedtuple("ExpansionLimits", ["max_expanded_bytes", "max_expansion_ratio"])):
-    """Limits for decoding entries and records.
-
-    ``max_expanded_bytes`` limits the size of an entry or record in memory. ``max_expansion_ratio`` limits that size
-    per stored byte; it does not apply to expansions of up to 32 MiB.
-    """
+    """Limits for decoding entries and records. ``max_expanded_bytes`` limits the size of an entry or record in memory.
+    ``max_expansion_ratio`` limits that size per stored byte; it does not apply to expansions of up to 32 MiB."""
 
     # A tuple, so that job plans can store it as JSON; collections.namedtuple, because typing is slow to import.
     __slots__ = ()

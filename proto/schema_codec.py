@@ -68,11 +68,8 @@ class MessageSchema:
     def read(
         self, data: bytes, start: int = 0, end: int | None = None, expansion: Expansion | None = None
     ) -> dict[str, Any]:
-        """Decode a message to values by name, with tuples for repeated fields.
-
-        The key :data:`UNKNOWN` has the bytes of unknown fields. Elements of repeated fields are charged to
-        ``expansion``.
-        """
+        """Decode a message to values by name, with tuples for repeated fields. The key :data:`UNKNOWN` has the bytes of
+        unknown fields. Elements of repeated fields are charged to ``expansion``."""
         limit = _UNBOUNDED if expansion is None else expansion.room(RECORD_BYTES)
         count = 0
         values: dict[str, Any] = {name: [] for name in self._many}

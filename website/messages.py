@@ -63,10 +63,8 @@ def _kind(field: Any) -> str:
 
 
 def _comments(schema: str) -> dict[tuple[str, str], str]:
-    """Return the comments by message and field.
-
-    A comment applies to the next field, and to further fields of the same type up to a blank line.
-    """
+    """Return the comments by message and field. A comment applies to the next field, and to further fields of the same
+    type up to a blank line."""
     comments: dict[tuple[str, str], str] = {}
     message: list[str] = []
     comment: list[str] = []

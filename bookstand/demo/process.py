@@ -30,10 +30,8 @@ class ChildProcess:
         self._arguments = [sys.executable, "-m", "bookstand.demo.worker", path, str(accounting.messages)]
 
     def run(self, should_kill: Callable[[ChildProcess], bool]) -> bool:
-        """Run the process, and kill it when ``should_kill`` returns True. Return True if it was killed.
-
-        Everything that the process reports before its end is recorded.
-        """
+        """Run the process, and kill it when ``should_kill`` returns True. Return True if it was killed. Everything that
+        the process reports before its end is recorded."""
         started = last_delivery = monotonic()
         cpu_before = _cpu_seconds_of_children()
         self.accounting.begin_run()

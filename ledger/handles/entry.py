@@ -9,10 +9,8 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     class Entry(NamedTuple):
-        """An entry of a ledger.
-
-        ``length`` is the payload's size, ``cumulative_length`` the total of payload sizes up to this entry.
-        """
+        """An entry of a ledger. ``length`` is the payload's size, ``cumulative_length`` the total of payload sizes up
+        to this entry."""
 
         ledger_id: int
         entry_id: int

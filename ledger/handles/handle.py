@@ -120,10 +120,8 @@ class LedgerHandle(ProcessBound):
         return self._metadata
 
     def is_closed(self) -> bool:
-        """Return True if this handle's copy of the metadata is closed.
-
-        A writer is not notified when another client recovers and closes its ledger.
-        """
+        """Return True if this handle's copy of the metadata is closed. A writer is not notified when another client
+        recovers and closes its ledger."""
         self._refresh()
         return self._metadata.state == CLOSED
 
@@ -170,10 +168,8 @@ class LedgerHandle(ProcessBound):
         return self._batch(start, min(max_count or available, available), max_size)
 
     def batch_payloads(self, start: int, max_count: int) -> Sequence[bytes]:
-        """Read the payloads of 1 to ``max_count`` confirmed entries from ``start``, and check their digests.
-
-        Faster than :meth:`batch_read`, because it creates no :class:`Entry` objects.
-        """
+        """Read the payloads of 1 to ``max_count`` confirmed entries from ``start``, and check their digests. Faster
+        than :meth:`batch_read`, because it creates no :class:`Entry` objects."""
         self._check_confirmed(start)
         self._client.check_usable()
         self._storage.flush_if_queued()
@@ -213,10 +209,8 @@ class LedgerHandle(ProcessBound):
         return self._read_range(self._lac, self._lac)[0]
 
     def __iter__(self) -> Iterator[Entry]:
-        """Iterate over the entries that are confirmed when the iteration begins.
-
-        Entries are read in slices. No read transaction is open between slices.
-        """
+        """Iterate over the entries that are confirmed when the iteration begins. Entries are read in slices. No read
+        transaction is open between slices."""
         for first, lengths, payloads in self._confirmed_slices():
             yield from entries_of(self._id, first, lengths, payloads)
 

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 class LedgerReader(LedgerHandle):
-    """Reader of a ledger.
-
-    Opened without recovery, it watches the ledger's metadata and so notices when the ledger is closed.
-    """
+    """Reader of a ledger. Opened without recovery, it watches the ledger's metadata and so notices when the ledger is
+    closed."""
 
     def __init__(
         self, client: Client, metadata: LedgerMetadata, digest: Digest, master_key: bytes, watching: bool

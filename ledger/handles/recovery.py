@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 
 def recover(reader: LedgerReader, incarnation: int | None) -> None:
-    """Recover and close the ledger of a reader.
-
-    If the ledger is deleted meanwhile and its id reused, the new ledger must not be touched. ``incarnation`` tells the
-    two apart; it is None if the bookie has no state for the ledger.
-    """
+    """Recover and close the ledger of a reader. If the ledger is deleted meanwhile and its id reused, the new ledger
+    must not be touched. ``incarnation`` tells the two apart; it is None if the bookie has no state for the ledger."""
     _Recovery(reader, incarnation).run()
 
 
@@ -44,13 +41,11 @@ class _Recovery:
         self._storage = reader._storage
 
     def run(self) -> None:
-        hooks, ledger_id = self._storage.hooks, self._reader._id
-        if hooks is not None:
-            self._storage.point("recovery.before", ledger_id)
+        ledger_id = self._reader._id
+        self._storage.point("recovery.before", ledger_id)
         if not self._mark_in_recovery():
             return
-        if hooks is not None:
-            self._storage.point("recovery.marked", ledger_id)
+        self._storage.point("recovery.marked", ledger_id)
         try:
             self._fence()
             self._read_to_end()
@@ -58,11 +53,9 @@ class _Recovery:
             raise
         except LedgerError as error:
             raise LedgerRecoveryError(f"ledger {self._reader._id} could not be recovered: {error}") from error
-        if hooks is not None:
-            self._storage.point("recovery.before_close", ledger_id)
+        self._storage.point("recovery.before_close", ledger_id)
         self._close()
-        if hooks is not None:
-            self._storage.point("recovery.after_close", ledger_id)
+        self._storage.point("recovery.after_close", ledger_id)
 
     def _mark_in_recovery(self) -> bool:
         """Change the state from OPEN to IN_RECOVERY. Return False if the ledger has been closed meanwhile."""
@@ -80,8 +73,7 @@ class _Recovery:
         if self._storage.hooks is not None:
             self._storage.hooks.on_fence(reader._id)
         (self._incarnation,) = self._storage.apply(WriteBatch(Fence(reader._id, reader._master_key, self._incarnation)))
-        if self._storage.hooks is not None:
-            self._storage.point("recovery.fenced", reader._id)
+        self._storage.point("recovery.fenced", reader._id)
 
     def _read_to_end(self) -> None:
         """Read forward from the highest LAC that an entry carries to the first missing entry."""
@@ -94,8 +86,7 @@ class _Recovery:
                 entries = reader.recovery_read(reader._lac + 1)
             except (NoSuchEntryError, NoSuchLedgerOnBookieError):
                 return
-            if self._storage.hooks is not None:
-                self._storage.point("recovery.entry_read", reader._id)
+            self._storage.point("recovery.entry_read", reader._id)
             last = entries[-1]
             reader._lac = reader._lap = last.entry_id
             reader._length = last.cumulative_length

@@ -44,10 +44,8 @@ class LedgerWriter(BaseWriter):
         return entry_id if entry_id >= 0 else self.enqueue_append(data).result()
 
     def try_append_solo(self, data: bytes, max_entries: int | None = None) -> int:
-        """Commit an entry in this thread and return its id, or -1 if that is not possible now.
-
-        It is not possible while another thread adds or commits, or if the ledger has ``max_entries`` entries.
-        """
+        """Commit an entry in this thread and return its id, or -1 if that is not possible now. It is not possible while
+        another thread adds or commits, or if the ledger has ``max_entries`` entries."""
         if type(data) is not bytes or len(data) > self._largest_payload or self._unbatched:
             return -1
         return self._try_append_solo([data], len(data), max_entries=max_entries) if self._can_commit_solo() else -1
@@ -66,10 +64,8 @@ class LedgerWriter(BaseWriter):
     def _try_append_solo(
         self, payloads: list[bytes], total: int, sizes: PayloadSizes | None = None, max_entries: int | None = None
     ) -> int:
-        """Commit entries in this thread unless another one commits, and return the first id, or -1.
-
-        ``total`` is the number of payload bytes.
-        """
+        """Commit entries in this thread unless another one commits, and return the first id, or -1. ``total`` is the
+        number of payload bytes."""
         added = self.committer.run_exclusive(self._commit_solo, payloads, total, sizes, max_entries)
         if added is None:
             return -1
@@ -84,10 +80,8 @@ class LedgerWriter(BaseWriter):
     def _commit_solo(
         self, payloads: list[bytes], total: int, sizes: PayloadSizes | None, max_entries: int | None
     ) -> tuple[int, BookstandError | None, BaseException | None] | None:
-        """Commit entries in this thread, which leads the commit.
-
-        Returns the first id, the error that fails the handle, and the interruption to raise in its place.
-        """
+        """Commit entries in this thread, which leads the commit. Returns the first id, the error that fails the handle,
+        and the interruption to raise in its place."""
         first = -1
         try:
             with self._lock:
@@ -126,10 +120,8 @@ class LedgerWriter(BaseWriter):
         return f"entry {self._id}:{first}" + (f" to {self._id}:{last}" if last > first else "")
 
     def append_async(self, data: bytes) -> Pending:
-        """Add an entry; the result of the returned Pending is its id.
-
-        It blocks only to commit a full batch, and raises only for invalid arguments.
-        """
+        """Add an entry; the result of the returned Pending is its id. It blocks only to commit a full batch, and raises
+        only for invalid arguments."""
         if type(data) is bytes and (size := len(data)) <= self._largest_payload:
             # Fast path: join the open batch without a lock.
             add = self.open_batch
@@ -243,10 +235,8 @@ class LedgerWriter(BaseWriter):
 
 
 def parts_of(payloads: Iterable[bytes], digest: Digest | None = None) -> Iterator[tuple[list[bytes], PayloadSizes]]:
-    """Convert payloads to bytes, and split them into parts of one commit each, with their sizes.
-
-    With the ledger's ``digest``, a single part is also encoded as far as possible without entry ids.
-    """
+    """Convert payloads to bytes, and split them into parts of one commit each, with their sizes. With the ledger's
+    ``digest``, a single part is also encoded as far as possible without entry ids."""
     if isinstance(payloads, list | tuple) and 0 < len(payloads) <= _MANY_ENTRIES:
         part, sizes = _measured(list(payloads), digest)
         if sizes.total <= _MANY_BYTES:

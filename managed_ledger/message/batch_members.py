@@ -54,10 +54,8 @@ class BatchMember(NamedTuple):
 
 
 def decode_members(body: bytes, count: int) -> Iterator[tuple[bytes, bytes]]:
-    """Return the stored but validated metadata and the payload of the first ``count`` messages.
-
-    The iterator raises :class:`~bookstand.errors.MalformedMessageError` at the first malformed message.
-    """
+    """Return the stored but validated metadata and the payload of the first ``count`` messages. The iterator raises
+    :class:`~bookstand.errors.MalformedMessageError` at the first malformed message."""
     for start, stop, end in member_offsets(body, 0, count):
         yield body[start:stop], body[stop:end]
 
@@ -174,10 +172,8 @@ def _payload_size(stored: bytes) -> int:
 
 
 def encode_batch(messages: Iterable[BatchMember], first_sequence_id: int) -> tuple[bytes, int]:
-    """Encode a batch's payload, and return it with the number of messages.
-
-    Messages without a sequence id are numbered consecutively from ``first_sequence_id``.
-    """
+    """Encode a batch's payload, and return it with the number of messages. Messages without a sequence id are numbered
+    consecutively from ``first_sequence_id``."""
     pieces: list[bytes] = []
     count = 0
     for own, payload in messages:
@@ -192,10 +188,8 @@ def encode_batch(messages: Iterable[BatchMember], first_sequence_id: int) -> tup
 
 
 def encode_uniform_batch(payloads: Sequence[bytes], like: SingleMessageMetadata, first_sequence_id: int) -> bytes:
-    """Encode the payload of a batch whose messages differ only in their payloads.
-
-    ``like`` has no sequence id and no field with a higher number.
-    """
+    """Encode the payload of a batch whose messages differ only in their payloads. ``like`` has no sequence id and no
+    field with a higher number."""
     sizes = list(map(len, payloads))
     count = len(sizes)
     heads = {size: serialize(SINGLE_MESSAGE_METADATA, like._replace(payload_size=size)) for size in set(sizes)}

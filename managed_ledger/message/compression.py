@@ -24,10 +24,8 @@ def pack(codec: str, data: bytes) -> bytes:
 
 
 def unpack(codec: str, data: bytes, size: int, expansion: Expansion | None = None) -> bytes:
-    """Decompress ``data`` to exactly ``size`` bytes. With codec ``NONE`` the size is ignored.
-
-    ``expansion`` is the entry's; if None, the default limits apply to ``data`` alone.
-    """
+    """Decompress ``data`` to exactly ``size`` bytes. With codec ``NONE`` the size is ignored. ``expansion`` is the
+    entry's; if None, the default limits apply to ``data`` alone."""
     if codec == "NONE":
         return data
     if size < 0:

@@ -213,10 +213,8 @@ def decode_message(data: bytes, cache: dict[bytes, MessageMetadata]) -> tuple[Me
 
 
 def _read_delayed(stored: bytes, cache: dict[bytes, MessageMetadata]) -> MessageMetadata | None:
-    """Decode metadata whose last field is deliver_at_time, caching the bytes before it; otherwise return None.
-
-    The delivery time often differs between messages that are otherwise equal.
-    """
+    """Decode metadata whose last field is deliver_at_time, caching the bytes before it; otherwise return None. The
+    delivery time often differs between messages that are otherwise equal."""
     at = len(stored) - _TIME_BYTES
     if at < 0 or not stored.startswith(_TIME_TAG, at):
         return None
@@ -370,11 +368,8 @@ def single(payload: bytes, *, properties: Mapping[str, str] | None = None, **mor
 
 
 def batch(messages: Iterable[BatchMember], *, sequence_id: int = 0, **shared: Any) -> bytes:
-    """Encode several messages as an entry.
-
-    Messages without a sequence id are numbered from ``sequence_id``. ``shared`` are arguments of
-    :func:`encode_message`.
-    """
+    """Encode several messages as an entry. Messages without a sequence id are numbered from ``sequence_id``. ``shared``
+    are arguments of :func:`encode_message`."""
     return _batch(*encode_batch(messages, sequence_id), sequence_id=sequence_id, **shared)
 
 
