@@ -91,7 +91,7 @@ class BaseWriter(LedgerHandle):
         # An open transaction has reserved the next entry ids.
         self._reserved = False
         self._reserved_by: Call | None = None
-        # Bytes that a thread is committing without a PendingAdd; None: none, or _take_pending() has failed them.
+        # Bytes that a thread is committing without a PendingAdd; None: none, or already failed.
         self._solo_bytes: int | None = None
         # Acquired before _lock by each add, and held by append_many() so that its entry ids are consecutive.
         self._append_lock = RLock()
@@ -337,9 +337,9 @@ class BaseWriter(LedgerHandle):
 
             # If the hook calls proceed() itself, the commit is still in progress: callbacks must run later.
             committing = get_ident()
-            held = hooks.after_add(self._id, first_entry, proceed)
+            is_intercepted = hooks.after_add(self._id, first_entry, proceed)
             committing = 0
-            if held:
+            if is_intercepted:
                 return
         self._finish_add(add, error, later)
 
@@ -360,7 +360,7 @@ class BaseWriter(LedgerHandle):
 
     def _acknowledge(self) -> None:
         """Acknowledge stored adds in order of their ids. The caller holds the lock. An interrupted call is repeated."""
-        while self._adds and (add := self._next_in_turn()) is not None and add.stored:
+        while self._adds and (add := self._next_in_order()) is not None and add.stored:
             entries = add.entries
             last = max(self._last_acknowledged, entries.first_entry + len(add.payloads) - 1)
             self._unsettled.append(add)
@@ -371,7 +371,7 @@ class BaseWriter(LedgerHandle):
             self.seal_batch()
             self._lac = self._last_acknowledged
 
-    def _next_in_turn(self) -> PendingAdd | None:
+    def _next_in_order(self) -> PendingAdd | None:
         add = self._adds.get(self._last_acknowledged + 1)
         if add is None and self._adds:
             # With deferred sync, an id up to _last_acknowledged may be written again. No add precedes it.
@@ -434,8 +434,8 @@ class BaseWriter(LedgerHandle):
         with self._lock:
             if self._closing is not None or self._metadata.state == CLOSED:
                 raise LedgerClosedError(f"ledger {self._id} is closed")
-            head = self._last_acknowledged
-            if head < 0:
+            last = self._last_acknowledged
+            if last < 0:
                 return
             self._client.check_usable()
             if not self._client.v3:
@@ -449,7 +449,7 @@ class BaseWriter(LedgerHandle):
         if error is not None:
             self._fail(error)
             raise error.with_traceback(None)
-        self._advance_lac(head, length)
+        self._advance_lac(last, length)
         with self._lock:
             self.seal_batch()
 

@@ -178,7 +178,7 @@ class LedgerHandle(ProcessBound):
             try:
                 for first, stored in self._storage.slices(self._id, start, start + count - 1):
                     _, payloads = decode_entries(self._digest, self._id, first, stored)
-                    self._learn_from_read()
+                    self._update_lac_after_read()
                     return payloads
             except LedgerError:
                 # _batch() returns the intact entries before the damaged one.
@@ -246,7 +246,7 @@ class LedgerHandle(ProcessBound):
         finally:
             # BookKeeper's client requests all entries in parallel, so any existing entry of the range carries a LAC.
             if entries or self._storage.first_entry_from(self._id, first, last) is not None:
-                self._learn_from_read()
+                self._update_lac_after_read()
 
     def decode(self, first: int, stored: Sequence[bytes]) -> tuple[Sequence[int], Sequence[bytes]]:
         """Decode consecutive entries to their cumulative lengths and payloads, and check their digests."""
@@ -259,7 +259,7 @@ class LedgerHandle(ProcessBound):
                     raise self.absence_error(entry_id) from None
             raise
 
-    def _learn_from_read(self) -> None:
+    def _update_lac_after_read(self) -> None:
         """Advance the LAC after a read: v3 responses carry the highest LAC that the bookie knows."""
         if self._client.v3:
             state = self._storage.state(self._id)
@@ -300,7 +300,7 @@ class LedgerHandle(ProcessBound):
                 raise
         finally:
             if entries:
-                self._learn_from_read()
+                self._update_lac_after_read()
         if not entries:
             raise self.absence_error(start)
         return entries

@@ -33,7 +33,7 @@ _MANY_BYTES = 8 << 20
 
 
 class LedgerWriter(BaseWriter):
-    """Appends entries with ids 0, 1, 2, …"""
+    """Writer that assigns the entry ids 0, 1, 2, …"""
 
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id after it is durable (with deferred sync: accepted)."""
@@ -57,8 +57,7 @@ class LedgerWriter(BaseWriter):
         return self._join_batch(data)
 
     def _can_commit_solo(self) -> bool:
-        """Return False if hooks are set: only a batch's leader can reject store calls that a hook makes from a
-        commit."""
+        """Return False if hooks are set: only the leader of a batch can reject store calls from within a hook."""
         return self._storage.hooks is None
 
     def _try_append_solo(
@@ -87,14 +86,14 @@ class LedgerWriter(BaseWriter):
             with self._lock:
                 if self._adds or self._reserved or self._adding_many or self._refusal() is not None:
                     return None
-                following = self._lap + 1
+                next_entry = self._lap + 1
                 last = self._lap + len(payloads)
                 if max_entries is not None and last >= max_entries:
                     return None
-                entries = self._entries(following, payloads, self._lac, True)
+                entries = self._entries(next_entry, payloads, self._lac, True)
                 entries.sizes = sizes
                 # The assignments contain no call, so an interruption cannot separate them.
-                first, self._lap, self._solo_bytes = following, last, total
+                first, self._lap, self._solo_bytes = next_entry, last, total
                 self._length += total
             error = self._storage.commit_entries(entries)
             with self._lock:
@@ -166,10 +165,10 @@ class LedgerWriter(BaseWriter):
             self.check_size(self.last_add_pushed + 1, data)
         return data
 
-    def _learn_from_read(self) -> None:
+    def _update_lac_after_read(self) -> None:
         """Skip this while the ledger is open: until then no stored entry carries a higher LAC than this writer's."""
         if self._metadata.state == CLOSED:
-            super()._learn_from_read()
+            super()._update_lac_after_read()
 
     def _check_sizes(self, part: list[bytes], sizes: PayloadSizes) -> None:
         if sizes.largest > self._largest_payload:
