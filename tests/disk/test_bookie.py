@@ -369,7 +369,7 @@ def test_a_cookie_is_read() -> None:
         (b"5\n", "no bookieHost"),
         (b'5\nbookieHost: "b"\njournalDir: "j"\n', "no ledgerDirs"),
         (b'5\nbookieHost: "b"\njournalDir: "j"\nledgerDirs: "2\\tl"\n', "2 ledger directories"),
-        (b'5\nbookieHost: "b\n', "does not end"),
+        (b'5\nbookieHost: "b\n', "is not terminated"),
         (b'5\nbookieHost: "\\377"\n', "utf-8"),
     ],
 )

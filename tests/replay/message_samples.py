@@ -18,7 +18,7 @@ from tests.replay.outcome import Outcome
 
 BYTES_FIELDS = ("ordering_key", "schema_version", "encryption_param", "schema_id")
 
-STRICTER = ("wants", "varint", "field number 0")
+STRICTER = ("but only", "varint", "field number 0")
 """Reasons for which we refuse metadata and the original may not: it lets a part end behind the message, and takes a
 field without a number."""
 

@@ -363,9 +363,9 @@ def _two_commits(patches: Patches) -> None:
             if self._operations and any(self._appends.values()):
                 patches.hit()
                 results = self._client.storage.apply(operations.WriteBatch(*self._operations))
-                for answer, result in zip(self._answers, results, strict=True):
+                for answer, result in zip(self._completions, results, strict=True):
                     answer.complete(result)
-                self._operations, self._answers = [], []
+                self._operations, self._completions = [], []
             real(self)
 
         return commit
@@ -730,16 +730,16 @@ def _damage_is_absence(patches: Patches) -> None:
 @defect("loss is told as absence", "ledger", "an entry that is lost is said never to have been there")
 def _loss_is_absence(patches: Patches) -> None:
     def make(real: Callable[..., Any]) -> Any:
-        def absent(self: Any, entry_id: int) -> Any:
+        def absence_error(self: Any, entry_id: int) -> Any:
             answer = real(self, entry_id)
             if isinstance(answer, handle.EntryLostError):
                 patches.hit()
                 return errors.NoSuchEntryError(str(answer))
             return answer
 
-        return absent
+        return absence_error
 
-    patches.replace(handle.LedgerHandle, "absent", make)
+    patches.replace(handle.LedgerHandle, "absence_error", make)
 
 
 # -- metadata --------------------------------------------------------------------------------------------------------
