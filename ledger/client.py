@@ -59,7 +59,7 @@ WIRES = ("v3", "v2")
 # Entries of a deleted ledger are retained this long for readers that still have it open.
 COLLECTION_GRACE_MILLIS = 600_000
 MAX_COLLECTED_LEDGERS = 8
-"""Maximum number of deleted ledgers whose entries are collected after a transaction that deletes ledgers."""
+"""Deleted ledgers to collect after a transaction that deletes ledgers: enough to catch up, and few enough to be fast."""
 
 # Bookie ids in a ledger's metadata. A single machine serves all of them.
 _BOOKIE_ID = "bookstand-{}:3181"
@@ -432,8 +432,8 @@ class Client(ProcessBound):
     def read_with_incarnation(self, ledger_id: int, expected: int | None = None) -> tuple[LedgerMetadata, int | None]:
         """Return the current metadata and the incarnation of the ledger, None if the bookie has no state for it.
 
-        An incarnation tells apart ledgers that had the same id one after another. If ``expected`` is given, any other
-        incarnation is rejected.
+        An incarnation distinguishes ledgers that had the same id one after another. If ``expected`` is not None, any
+        other incarnation is rejected.
         """
         self.storage.flush_if_queued()
         found = self.storage.ledger(ledger_id)

@@ -215,8 +215,8 @@ class ManagedLedger(ProcessBound):
         ledgers = [self._preview_recovered_info(info) for info in self._info.ledgers[-1:]]
         ledgers[:0] = self._info.ledgers[:-1]
         if self._info.terminated is None:
-            following = int.from_bytes(self.client.storage.meta(schema.META_NEXT_LEDGER) or b"", "big")
-            ledgers = [*(info for info in ledgers if info.entries), records.LedgerInfo(following)]
+            next_ledger = int.from_bytes(self.client.storage.meta(schema.META_NEXT_LEDGER) or b"", "big")
+            ledgers = [*(info for info in ledgers if info.entries), records.LedgerInfo(next_ledger)]
         preview._info = self._info._replace(ledgers=ledgers)
         preview._extent = TopicExtent((info.ledger_id, info.entries) for info in ledgers)
         return preview
