@@ -59,7 +59,7 @@ WIRES = ("v3", "v2")
 # Entries of a deleted ledger are retained this long for readers that still have it open.
 COLLECTION_GRACE_MILLIS = 600_000
 MAX_COLLECTED_LEDGERS = 8
-"""Deleted ledgers to collect after a transaction that deletes ledgers: enough to catch up, and few enough to be fast."""
+"""Deleted ledgers to collect after a transaction that deletes ledgers: enough to catch up, few enough to be fast."""
 
 # Bookie ids in a ledger's metadata. A single machine serves all of them.
 _BOOKIE_ID = "bookstand-{}:3181"
