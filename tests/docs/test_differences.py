@@ -45,7 +45,7 @@ def test_every_rule_for_samples_has_its_row() -> None:
 
 def test_the_row_of_the_stricter_reading_has_all_of_its_reasons() -> None:
     (row,) = [row for row in SAMPLES if row[0] == "`stricter-metadata`"]
-    words = {"wants": "length of a part", "varint": "varint", "field number 0": "number 0", "codec": "UTF-8"}
+    words = {"but only": "length of a part", "varint": "varint", "field number 0": "number 0", "codec": "UTF-8"}
     assert len(words) == len(STRICTER)
     for reason in STRICTER:
         assert words[next(word for word in words if reason.startswith(word))] in row[2]

@@ -62,7 +62,7 @@ CLASS_NAMES = {
 
 LIMBO = "limbo-code: the original's table has -108, its factory answers -999; ours is DataUnknownError"
 
-STRICTER = ("wants", "but only", "varint", "field number 0", "codec can't decode")
+STRICTER = ("but only", "varint", "field number 0", "codec can't decode")
 """Reasons for which we refuse damaged metadata and the original may not: a part of a message that is longer than the
 whole, an endless varint, a field without a number, a name that is no UTF-8 (which it would write back changed)."""
 
