@@ -1,1 +1,1 @@
-"""Acknowledgment state of subscriptions: what a cursor has acknowledged, and how it is written down."""
+"""Cursors: the acknowledgment state of subscriptions, in memory and in storage."""

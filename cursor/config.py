@@ -18,30 +18,30 @@ SMALLEST_METADATA_LIMIT = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class CursorConfig:
-    """Settings of a cursor. Those of PIP-81 and PIP-299 have the names that they have there."""
+    """Settings of a cursor. Settings of PIP-81 and PIP-299 have their names from there."""
 
     max_individual_ack_cache_bytes: int = 3 << 20
     """Maximum size of the pages in memory, in bytes. One page stays in memory even if it is larger."""
 
     enable_lru_cache_max_unacked_ranges: bool = True
     """Store the state as pages and markers. If False, the whole state is in memory and each write is a full snapshot in
-    Pulsar's old form, with the limits of that form."""
+    Pulsar's snapshot form, with the limits of that form."""
 
     max_per_cursor_metadata_size_in_bytes: int = 5 << 20
     """Size of the stored state at which dispatch pauses, in bytes. During a pause only entries up to the highest
-    acknowledged position are dispatched. Less than 1 means no limit and no pause, also in the old form if its limits
-    leave something out; other values must be 1 KiB or more."""
+    acknowledged position are dispatched. Less than 1 means no limit and no pause, also in the snapshot form if its
+    limits exclude a part of the state; other values must be 1 KiB or more."""
 
     flush_interval: float = 1.0
     """Number of seconds after which a change is written, unless a flush writes it earlier."""
 
     throttle_mark_delete: float | None = None
-    """Maximum number of writes per second that happen at once, as in Pulsar; further changes are written after
-    ``flush_interval``. 0 writes each change at once, None writes every change after ``flush_interval``."""
+    """Maximum number of immediate writes per second, as in Pulsar; further changes are written after
+    ``flush_interval``. 0 writes each change immediately, None writes every change after ``flush_interval``."""
 
     flush_commit_bytes: int = 8 << 20
-    """Maximum number of bytes in one commit of a flush. A larger flush takes several commits; the last one has the
-    marker."""
+    """Maximum number of bytes in one commit of a flush. A larger flush takes several commits; the last one contains
+    the marker."""
 
     max_entries_per_cursor_ledger: int = 50_000
     max_cursor_ledger_age: float = 4 * 3600.0
@@ -51,18 +51,19 @@ class CursorConfig:
     """Number of former cursor ledgers that are retained for ``history()``."""
 
     batch_index_acks: bool = True
-    """Acknowledge single messages of a batch. If False, acknowledging a part of a batch has no effect."""
+    """Track acknowledgments of single messages of a batch. If False, acknowledging a part of a batch has no effect."""
 
     persist_as_long_array: bool = True
     max_unacked_ranges_to_persist: int = 10_000
     max_unacked_ranges_in_metadata_store: int = 1_000
     max_batch_deleted_index_to_persist: int = 10_000
-    """Limits of the old form: the form of its ranges, and the maximum numbers of ranges in a ledger, of ranges in the
-    record, and of batches that are acknowledged in part. Beyond a limit only the lowest are written."""
+    """Encoding and limits of the snapshot form: store ranges as arrays of longs, and the maximum numbers of ranges in a
+    snapshot, of ranges in the record, and of partially acknowledged batches. Beyond a limit only the lowest are
+    written."""
 
     allow_loss: bool = False
-    """Open a cursor in the old form even if its stored state exceeds these limits. The excess is not written, and those
-    messages are redelivered after a restart. If False, opening it raises :class:`IllegalOperationError`."""
+    """Open a cursor in the snapshot form even if its stored state exceeds these limits. The excess is not written, and
+    those messages are redelivered after a restart. If False, opening it raises :class:`IllegalOperationError`."""
 
     compression: str | None = None
     compression_threshold: int = 16 << 10
@@ -98,13 +99,13 @@ class CursorConfig:
 
     @classmethod
     def from_broker_conf(cls, path: str | PathLike[str]) -> Self:
-        """Read the settings of cursors from Pulsar's ``broker.conf``. Those that the file does not set keep their
-        defaults here; :attr:`BrokerConf.unknown` lists those without a counterpart."""
+        """Read the cursor settings from Pulsar's ``broker.conf``. Settings that the file does not set keep their
+        defaults; :attr:`BrokerConf.unknown` lists the ones without a counterpart."""
         return BrokerConf.read(path).build_config(cls, CURSOR)
 
 
 class WhileOpen(NamedTuple):
-    """The settings of a configuration, by whether they can be changed while the object that has them is open."""
+    """Settings of a configuration that can, or cannot, be changed while its object is open."""
 
     changeable: frozenset[str]
     fixed: frozenset[str]
@@ -112,7 +113,7 @@ class WhileOpen(NamedTuple):
     """Advice on changing a fixed setting."""
 
     def check(self, what: str, present: DataclassInstance, requested: DataclassInstance) -> None:
-        """Raise :class:`IllegalOperationError` if a setting differs that is fixed while ``what`` is open."""
+        """Raise :class:`IllegalOperationError` if a setting that is fixed while ``what`` is open differs."""
         for field in fields(requested):
             if field.name in self.changeable:
                 continue
@@ -147,4 +148,4 @@ CURSOR_WHILE_OPEN = WhileOpen(
     fixed=frozenset({"allow_loss", "enable_lru_cache_max_unacked_ranges"}),
     remedy="close the cursor (or its subscription) first",
 )
-"""The settings of :class:`CursorConfig`."""
+"""Changeable and fixed settings of :class:`CursorConfig`."""

@@ -1,12 +1,15 @@
-"""A subscription's place in a topic: what is acknowledged, kept in memory as far as that goes, and on the disk.
+"""A subscription's position in a topic: the acknowledged entries, in memory and on disk.
 
-An acknowledgment is *accepted* when the call returns, and *durable* when the Pending it gave is done; whoever waits for
-that has it written. Two locks: ``_lock`` guards the state in memory (``live.py``), is held for no I/O, and is all that
-acknowledgments take; ``flushing.py`` has the other, which lets one flush at a time write. It encodes what is dirty
-under the first, so that what it writes is one moment's state, and writes it under the second alone.
+An acknowledgment is *accepted* when the call returns, and *durable* when the Pending it returned is done. Waiting for
+that Pending triggers a flush.
 
-The parts, each of which knows those before it: the state; what writes it; whether it can be used (``usability.py``);
-what brings the pages that a question or a change asks for (``bringing.py``); where reading stands (``reading.py``).
+There are two locks. ``_lock`` guards the state in memory (``state/cursor_state.py``), is never held during I/O, and is
+the only lock that an acknowledgment takes. The flush lock (``store/flusher.py``) lets one flush at a time write. A
+flush encodes the dirty pages under both locks, so that it writes a consistent state, and writes under the flush lock
+alone.
+
+The parts, each of which depends only on those before it: the state, :class:`Flusher`, :class:`CursorLifecycle`,
+:class:`PageLoader`, :class:`CursorReader`.
 """
 
 from __future__ import annotations
@@ -72,7 +75,7 @@ _LEDGER_OF, _ENTRY_OF = itemgetter(0), itemgetter(1)
 
 
 class Cursor(ProcessBound):
-    """Use :meth:`open`. All methods may be called from any thread."""
+    """A subscription's position in a topic; use :meth:`open`. All methods are thread-safe."""
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -90,11 +93,11 @@ class Cursor(ProcessBound):
         at_marker: Position | None = None,
         read_only: bool = False,
     ) -> Cursor:
-        """The cursor ``name`` of a topic, made if there is none. ``initial`` is where a new one begins: ``"earliest"``
-        or ``"latest"``. ``at_marker``: as it was at one of the markers of :meth:`history`, read-only. ``read_only``:
-        as it is stored; whoever has it open keeps it."""
+        """Open the cursor ``name`` of a topic; create it at ``initial`` (``"earliest"`` or ``"latest"``) if it does not
+        exist. ``at_marker`` opens the state at a marker of :meth:`history`, read-only. ``read_only`` opens the stored
+        state without fencing another owner."""
         if initial not in ("earliest", "latest"):
-            raise IncorrectParameterError(f"initial is 'earliest' or 'latest', not {initial!r}")
+            raise IncorrectParameterError(f"initial must be 'earliest' or 'latest', not {initial!r}")
         config = _as_config(CursorConfig() if config is None else config)
         read_only = read_only or topic.client.read_only or at_marker is not None
         return cls(
@@ -111,9 +114,9 @@ class Cursor(ProcessBound):
 
     @classmethod
     def discard(cls, topic: ManagedLedger, name: str) -> None:
-        """Delete a cursor without opening it, in one commit with all of its ledgers. Nothing of it needs to be
-        readable: neither its state, nor its ledgers, nor its record. A cursor of that name that is open is fenced.
-        :class:`NoSuchNodeError` if there is none."""
+        """Delete a cursor without opening it, in one commit with all of its ledgers. Its state, ledgers and record may
+        all be unreadable. A current owner of the cursor is fenced. Raises :class:`NoSuchNodeError` if the cursor does
+        not exist."""
         log = CursorLedger(topic, name, None, 0)
         log.discard()
         topic.unregister_cursor(log.hold_name)
@@ -135,8 +138,7 @@ class Cursor(ProcessBound):
         self.config = config
         self.read_only = read_only
         self.at_marker = at_marker
-        """The marker of :meth:`history` that the cursor was opened at; None for its newest state."""
-        # Guards the state in memory; held for no I/O.
+        """Marker of :meth:`history` that the cursor was opened at; None for its newest state."""
         self._lock = Lock()
         self._log = CursorLedger(topic, name, config.compression, config.compression_threshold)
         paged = config.enable_lru_cache_max_unacked_ranges
@@ -151,71 +153,69 @@ class Cursor(ProcessBound):
         else:
             raise NoSuchNodeError(f"topic {topic.name} has no cursor {name!r}")
         self.recovered_from = found.source
-        for what in found.source.damage:
-            logger().warning("topic %s, cursor %s: %s", topic.name, name, what)
+        for damage in found.source.damage:
+            logger().warning("topic %s, cursor %s: %s", topic.name, name, damage)
         bootstrap.install_recovered(topic, self._state, found)
-        self._throttle = FlushScheduler(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
-        # Whether an acknowledgment may wait for a flush that was asked for by one before it.
+        self._scheduler = FlushScheduler(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
+        # With a rate limit every acknowledgment must reach the scheduler, so none may take the fast path of ack().
         self._joins_flush = config.throttle_mark_delete is None and not self.read_only
-        self._flushing = Flusher(name, self._state, self._log, config, self._lock, self._throttle.hurry)
-        self._flushing.adopt(found)
-        self._usability = CursorLifecycle(name, topic.client, self._flushing, self.read_only)
-        self._bringing = PageLoader(name, self._state, self._log, self._flushing, self._lock, self._usability)
-        self._bringing.close_holes()
+        self._flusher = Flusher(name, self._state, self._log, config, self._lock, self._scheduler.flush_now)
+        self._flusher.adopt_recovered(found)
+        self._lifecycle = CursorLifecycle(name, topic.client, self._flusher, self.read_only)
+        self._loader = PageLoader(name, self._state, self._log, self._flusher, self._lock, self._lifecycle)
+        self._loader.advance_mark_delete()
         if not paged:
-            self._load_for_old_form(switching=found.source.how == MARKER)
-        self._reading = CursorReader(topic, self._state, self._bringing, self._lock)
-        self._pausing = DispatchPause(self._state, self._flushing, config)
-        self._flushing.after_drive = self._pausing.tell
+            self._load_for_snapshot_form(switching=found.source.how == MARKER)
+        self._reader = CursorReader(topic, self._state, self._loader, self._lock)
+        self._pause = DispatchPause(self._state, self._flusher, config)
+        self._flusher.after_drive = self._pause.notify
         if not self.read_only:
             topic.register_cursor(self._log.hold_name, lambda: self.durable_mark_delete_position)
         topic.client.add_metrics(self)
 
-    def _load_for_old_form(self, switching: bool) -> None:
-        """Read all pages, because in the old form the whole state is in memory. If ``switching`` from pages, reject a
-        state that the next flush would store in part only: before its pages are in memory, if they have too many
-        ranges or batches. A state that was in the old form already pauses dispatch instead while its limits leave a
-        part out."""
+    def _load_for_snapshot_form(self, switching: bool) -> None:
+        """Load all pages, because the snapshot form needs the whole state in memory. When ``switching`` from pages,
+        reject a state that the next flush would truncate; too many ranges or batches are detected before the pages are
+        in memory. A state that is already in the snapshot form pauses dispatch instead while its limits truncate it."""
         reason = None
         checked = switching and not self.read_only and not self.config.allow_loss
         if checked:
             ranges = batches = 0
-            for page in self._bringing.pages():
+            for page in self._loader.pages():
                 ranges += len(RangeSet({page.ledger_id: page.acked}))
                 batches += len(page.partial)
             reason = snapshot_form.misfit(ranges, batches, self.config)
         if reason is None:
-            self._bringing.bring_all()
+            self._loader.load_all()
             if checked:
-                reason = self._flushing.snapshot_misfit(inline=True)
+                reason = self._flusher.snapshot_misfit(inline=True)
         if reason is not None:
             raise IllegalOperationError(
-                f"cursor {self.name!r} of topic {self.topic.name} cannot be opened in the old form without losing"
+                f"cursor {self.name!r} of topic {self.topic.name} cannot be opened in the snapshot form without losing"
                 f" acknowledgments: its state {reason}; raise that limit, leave enable_lru_cache_max_unacked_ranges on,"
-                " or set allow_loss=True to have those messages delivered again"
+                " or set allow_loss=True to have those messages redelivered"
             )
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
     def check_config(self, config: CursorConfig) -> None:
         """Raise :class:`IllegalOperationError` if :meth:`change_config` would reject ``config``."""
-        what = f"cursor {self.name!r} of topic {self.topic.name}"
-        CURSOR_WHILE_OPEN.check(what, self.config, _as_config(config))
+        CURSOR_WHILE_OPEN.check(f"cursor {self.name!r} of topic {self.topic.name}", self.config, _as_config(config))
 
     def change_config(self, config: CursorConfig) -> None:
-        """Replace the settings while the cursor is open: all of them, or none if one is rejected. The form of storage
-        (``enable_lru_cache_max_unacked_ranges``) is fixed while it is open."""
-        with self._flushing.alone:
+        """Replace the settings of the open cursor: all of them, or none if one is rejected. The storage form
+        (``enable_lru_cache_max_unacked_ranges``) cannot be changed while the cursor is open."""
+        with self._flusher.flush_lock:
             self.check_config(config)
             self.config = config
-            self._flushing.change_config(config)
+            self._flusher.change_config(config)
             self._log.change_compression(config.compression, config.compression_threshold)
-            self._throttle.change(config.throttle_mark_delete, config.flush_interval)
+            self._scheduler.change(config.throttle_mark_delete, config.flush_interval)
             with self._lock:
                 self._joins_flush = config.throttle_mark_delete is None and not self.read_only
                 if config.enable_lru_cache_max_unacked_ranges:
                     self._state.pages.change_limit(config.max_individual_ack_cache_bytes)
-        self._pausing.change_config(config)
+        self._pause.change_config(config)
 
     # -- changing the state ------------------------------------------------------------------------------------------
 
@@ -223,35 +223,36 @@ class Cursor(ProcessBound):
         """Change the state; return the Pending of the flush that makes the change durable."""
 
         def apply() -> tuple[Pending, bool, bool]:
-            self._usability.check_writable()
+            self._lifecycle.check_writable()
             change()
-            self._reading.advance()
-            pending = self._flushing.pending if self._flushing.is_dirty else completed()
-            return pending, self._state.wanted is not None, self._state.pages.over_limit
+            self._reader.advance()
+            pending = self._flusher.pending if self._flusher.is_dirty else completed()
+            return pending, self._state.blocked_on_page is not None, self._state.pages.over_limit
 
-        pending, stopped, over_limit = self._bringing.ask(apply)
+        pending, stopped, over_limit = self._loader.query(apply)
         if stopped:
-            self._bringing.close_holes_if_possible()
+            self._loader.try_advance_mark_delete()
         if over_limit:
             self.flush()
         else:
-            self._throttle.accepted()
+            self._scheduler.on_change()
         return pending
 
     # -- acknowledging -----------------------------------------------------------------------------------------------
 
     def ack(self, positions: Position | Iterable[Position]) -> Pending:
-        """Acknowledge an entry, or several. The Pending completes when that is durable; its ``result()`` flushes it.
+        """Acknowledge an entry, or several. The Pending completes when the acknowledgment is durable; its ``result()``
+        triggers a flush.
 
-        Entries that are acknowledged already are ignored. A position beyond the topic's end is an error; the positions
-        before it in the list are acknowledged. A list is not atomic: ledger by ledger it becomes visible, and durable
-        if dirty pages exceed their share of the cache meanwhile.
+        Entries that are already acknowledged are ignored. A position beyond the topic's end is an error; the positions
+        before it in the list are acknowledged. A list is not atomic: it is applied ledger by ledger, and a flush in
+        between happens if dirty pages exceed their share of the cache.
         """
         if type(positions) is Position:
             ledger_id, entry_id = positions
             with self._lock:
                 # Fast path: the page is already dirty and the acknowledgment does not move mark-delete.
-                page = self._dirty.get(ledger_id) if self._usability.is_undisturbed else None
+                page = self._dirty.get(ledger_id) if self._lifecycle.is_idle else None
                 if (
                     page is not None
                     and 0 <= entry_id < page.limit
@@ -259,14 +260,14 @@ class Cursor(ProcessBound):
                     and not page.may_have_runs
                     and self._joins_flush
                 ):
-                    frontier = self._state.frontier
-                    if frontier is not None and positions > frontier:
+                    next_unacked = self._state.next_unacked
+                    if next_unacked is not None and positions > next_unacked:
                         page.acked.add(entry_id)
-                        return self._flushing.pending
+                        return self._flusher.pending
             return self._change(partial(self._state.ack, positions))
         given = as_positions(positions)
         with self._lock:
-            self._usability.check_writable()
+            self._lifecycle.check_writable()
             by_ledger, error = self._state.by_ledger(given)
         pending = self._ack_by_ledger(by_ledger)
         if error is not None:
@@ -274,15 +275,15 @@ class Cursor(ProcessBound):
         return pending
 
     def ack_many(self, ledger_id: int, entry_ids: Iterable[int]) -> Pending:
-        """Acknowledge many entries of one ledger at once: all of them, or none if the ledger does not have them all."""
+        """Acknowledge entries of one ledger: all of them, or none if one does not exist."""
         ids = list(entry_ids)
         if not ids:
             return completed()
         return self._change(partial(self._state.ack_ledger, ledger_id, ids))
 
     def ack_entries(self, positions: Iterable[Position]) -> Pending:
-        """Acknowledge many entries of any ledgers at once: all of them, or none if the topic does not have them all.
-        Otherwise the same as :meth:`ack` of a list: ledger by ledger."""
+        """Acknowledge entries of any ledgers: none if one does not exist, otherwise ledger by ledger like
+        :meth:`ack`."""
         given = list(positions)
         if not given:
             return completed()
@@ -293,13 +294,13 @@ class Cursor(ProcessBound):
         for ledger_id, together in groupby(given, _LEDGER_OF):
             by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, together))
         with self._lock:
-            self._usability.check_writable()
+            self._lifecycle.check_writable()
             self._state.check(by_ledger)
         return self._ack_by_ledger(by_ledger)
 
     def _ack_by_ledger(self, by_ledger: Mapping[int, list[int]]) -> Pending:
-        """Acknowledge entries that exist. Pages are flushed on the way whenever too many are dirty, so that the memory
-        does not grow with the number of ledgers. The last Pending stands for all: a later flush writes all before."""
+        """Acknowledge existing entries. Flushes in between whenever too many pages are dirty, so that memory does not
+        grow with the number of ledgers. The last Pending covers all changes, because flushes are ordered."""
         work = sorted(by_ledger.items(), reverse=True)
         while True:
             pending = self._change(partial(self._state.ack_ledgers, work))
@@ -307,7 +308,7 @@ class Cursor(ProcessBound):
                 return pending
 
     def ack_batch(self, position: Position, indexes: Iterable[int], batch_size: int) -> Pending:
-        """Acknowledge some messages of a batch; with the last of them the entry is acknowledged."""
+        """Acknowledge messages of a batch. The entry is acknowledged with its last message."""
         position = as_position(position)
         not_acked = bits_of(indexes, batch_size)
         if not self.config.batch_index_acks and not_acked:
@@ -315,7 +316,7 @@ class Cursor(ProcessBound):
         return self._change(lambda: self._state.ack_part(position, not_acked))
 
     def mark_delete(self, position: Position, properties: Mapping[str, int] | None = None) -> Pending:
-        """Acknowledge everything up to a position. The properties replace those there are."""
+        """Acknowledge everything up to and including a position, and replace the mark-delete properties."""
         position, properties = as_position(position), as_properties(properties)
         return self._change(lambda: self._state.mark_delete_to(position, properties))
 
@@ -326,7 +327,7 @@ class Cursor(ProcessBound):
         batch_size: int,
         properties: Mapping[str, int] | None = None,
     ) -> Pending:
-        """Acknowledge everything before a batch, and in it what is before the first message not among ``indexes``."""
+        """Acknowledge everything before a batch, and its messages before the first one not in ``indexes``."""
         position, properties = as_position(position), as_properties(properties)
         not_acked = bits_of(indexes, batch_size)
         if not not_acked:
@@ -336,22 +337,22 @@ class Cursor(ProcessBound):
         return self._change(lambda: self._state.mark_delete_in_batch(position, not_acked, properties))
 
     def reset(self, position: Position) -> Pending:
-        """Go to ``position``, backwards or forwards: it is the next to be delivered. Everything from there on is as if
-        it had never been acknowledged."""
+        """Move the cursor backwards or forwards, so that ``position`` is delivered next. Everything from there on
+        becomes unacknowledged."""
         position = as_position(position)
 
         def change() -> None:
             self._state.reset(position)
-            self._reading.begin()
+            self._reader.rewind()
 
         pending = self._change(change)
-        # What was to be forgotten must not come back with the next crash.
+        # Flush now: after a crash the revoked acknowledgments would be in effect again.
         self._flush_in_background()
         return pending
 
     def skip(self, count: int, include_acked: bool = False) -> Pending:
-        """Acknowledge everything up to the ``count``-th entry behind the mark-delete position, or all there is. Entries
-        that are acknowledged already are counted with ``include_acked`` only."""
+        """Acknowledge everything up to the ``count``-th entry after the mark-delete position, or up to the end of a
+        shorter backlog. Acknowledged entries count only with ``include_acked``."""
         count = as_count(count)
 
         def change() -> None:
@@ -361,175 +362,169 @@ class Cursor(ProcessBound):
         return self._change(change)
 
     def clear_backlog(self) -> Pending:
-        """Acknowledge everything there is."""
+        """Acknowledge all entries of the topic."""
         return self._change(lambda: self._state.mark_delete_to(self.topic.last_confirmed, {}))
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     @property
     def mark_delete_position(self) -> Position:
-        """Up to here everything is acknowledged."""
-        # Without the lock: it is one reference, and who asks may hold locks that others wait for with this one.
+        """Position up to which everything is acknowledged."""
+        # Does not take the lock: reading one reference is atomic, and callers may hold locks that the lock's holders
+        # wait for.
         return self._state.mark_delete
 
     @property
     def durable_mark_delete_position(self) -> Position:
-        """As of the last flush."""
-        return self._flushing.durable_mark_delete
+        """Mark-delete position as of the last flush."""
+        return self._flusher.durable_mark_delete
 
     @property
     def read_position(self) -> Position:
-        """The next entry that :meth:`read` looks at."""
-        return self._reading.position
+        """Position of the next entry that :meth:`read` considers."""
+        return self._reader.position
 
     @property
     def properties(self) -> dict[str, int]:
-        """Those of the last mark-delete."""
+        """Properties of the mark-delete position."""
         with self._lock:
             return dict(self._state.properties)
 
     def is_acked(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """Return True if the whole entry is acknowledged."""
         position = as_position(position)
-        return self._bringing.ask(lambda: self._state.is_acked(position))
+        return self._loader.query(lambda: self._state.is_acked(position))
 
     def nth(self, count: int, include_acked: bool = False) -> Position | None:
-        """Return the ``count``-th entry behind the mark-delete position that is not acknowledged; with
-        ``include_acked``, of all entries. None if the backlog is smaller. At most one page is read."""
+        """Return the ``count``-th unacknowledged entry after the mark-delete position, or with ``include_acked`` the
+        ``count``-th entry. Returns None if the backlog is smaller. Reads at most one page."""
         count = as_count(count)
-
-        def look() -> Position | None:
-            if count > self._state.backlog:
-                return None
-            return self._nth(count, include_acked)
-
-        return self._bringing.ask(look)
+        return self._loader.query(lambda: None if count > self._state.backlog else self._nth(count, include_acked))
 
     def _nth(self, count: int, include_acked: bool) -> Position | None:
         if not include_acked:
-            return self._state.nth_open(count)
+            return self._state.nth_unacked(count)
         extent = self.topic.extent
         return extent.at(extent.rank(self._state.mark_delete) + count)
 
     def next_available(self, position: Position) -> Position:
-        """The entry behind a position, or behind the whole run of acknowledged ones that it is in."""
+        """Return the entry after a position, or after the run of acknowledged entries that contains it."""
         position = as_position(position)
-        return self._reading.next_from(self._bringing.ask(lambda: self._state.run_end(position)))
+        return self._reader.next_position(self._loader.query(lambda: self._state.run_end(position)))
 
     def replay(self, positions: Iterable[Position], on_unreadable: OnUnreadable | None = None) -> list[TopicEntry]:
-        """Read the entries that are not acknowledged, in their order, whatever the read position is. Damaged entries
-        are treated as by :meth:`ManagedLedger.read_run`."""
+        """Read the unacknowledged entries among ``positions``, in ascending order, independently of the read position.
+        Damaged entries are handled as in :meth:`ManagedLedger.read_run`."""
         extent = self.topic.extent
-        wanted = [one for one in sorted(set(as_positions(positions))) if extent.has(one) and not self.is_acked(one)]
-        return list(self.topic.read_positions(wanted, on_unreadable))
+        unacked = [one for one in sorted(set(as_positions(positions))) if extent.has(one) and not self.is_acked(one)]
+        return list(self.topic.read_positions(unacked, on_unreadable))
 
     def put_property(self, name: str, value: int) -> None:
-        """Set a property beside those of the last mark-delete; stored with whatever is stored next."""
+        """Set one mark-delete property; the next flush stores it."""
         as_properties({name: value})
         with self._lock:
-            self._usability.check_writable()
+            self._lifecycle.check_writable()
             self._state.properties[name] = value
-            self._state.moves += 1
+            self._state.version += 1
 
     def remove_property(self, name: str) -> None:
-        """Forget a property of the mark-delete position."""
+        """Remove one mark-delete property; the next flush stores that."""
         with self._lock:
-            self._usability.check_writable()
+            self._lifecycle.check_writable()
             self._state.properties.pop(name, None)
-            self._state.moves += 1
+            self._state.version += 1
 
     def unacked_in_batch(self, position: Position) -> list[int] | None:
-        """The messages of a batch that are not acknowledged yet; None where none of them is."""
+        """Return the unacknowledged messages of a partially acknowledged batch; None for any other entry."""
         position = as_position(position)
-        bits = self._bringing.ask(lambda: self._state.not_acked_indexes(position))
+        bits = self._loader.query(lambda: self._state.not_acked_indexes(position))
         return None if bits is None else indexes_of(bits)
 
     def unacked_of_batch(self, position: Position, batch_size: int) -> Sequence[int]:
-        """The messages of a batch of that size that are not acknowledged yet: all of them where none is, and none where
-        the whole entry is."""
+        """Return the unacknowledged messages of a batch of that size; none if the entry is acknowledged."""
         position = as_position(position)
 
-        def look() -> Sequence[int]:
+        def find() -> Sequence[int]:
             if self._state.is_acked(position):
                 return ()
             bits = self._state.not_acked_indexes(position)
             return range(batch_size) if bits is None else indexes_of(bits)
 
-        return self._bringing.ask(look)
+        return self._loader.query(find)
 
     def unacked_of(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
-        """Entries of a ledger, out of those given, that are not acknowledged as a whole."""
-        return self._bringing.ask(lambda: self._state.unacked_of(ledger_id, entry_ids))
+        """Return the unacknowledged entries of a ledger among ``entry_ids``."""
+        return self._loader.query(lambda: self._state.unacked_of(ledger_id, entry_ids))
 
     @property
     def backlog(self) -> int:
-        """How many entries are not acknowledged; no page is read to tell."""
+        """Number of unacknowledged entries. Reads no page."""
         with self._lock:
             return self._state.backlog
 
     def acked_ranges(self) -> list[AckRange]:
-        """What is acknowledged beyond the mark-delete position, as ranges within ledgers, in their order."""
+        """Return the acknowledged ranges after the mark-delete position, in ascending order. No range spans ledgers."""
         return [one for ranges in self.build_individual_deleted_message_ranges() for one in ranges]
 
     def build_individual_deleted_message_ranges(self) -> list[list[AckRange]]:
-        """The same, one list for each ledger of the topic that has any."""
-        return [list(RangeSet({page.ledger_id: page.acked})) for page in self._bringing.pages() if page.acked]
+        """Return :meth:`acked_ranges` as one list for each ledger that has any."""
+        return [list(RangeSet({page.ledger_id: page.acked})) for page in self._loader.pages() if page.acked]
 
     def acked_entries(self) -> Iterator[tuple[int, BitMap64]]:
-        """Acknowledged entries beyond the mark-delete position, as a bitmap for each ledger that has any. Those that a
-        stored state names and the ledger does not have are left out."""
+        """Yield the acknowledged entries after the mark-delete position, as a bitmap for each ledger that has any.
+        Entries that a stored state names but the ledger does not have are excluded."""
         extent = self.topic.extent
-        for page in self._bringing.pages():
+        for page in self._loader.pages():
             acked, count = page.acked, extent.entries(page.ledger_id) or 0
             yield page.ledger_id, acked & BitMap64(range(count)) if acked and acked.max() >= count else acked
 
     def partial_batches(self) -> dict[Position, list[int]]:
-        """For each batch that is acknowledged in part, the messages that are not."""
+        """Return the unacknowledged messages of each partially acknowledged batch."""
         return {
             Position(page.ledger_id, entry_id): indexes_of(bits)
-            for page in self._bringing.pages()
+            for page in self._loader.pages()
             for entry_id, bits in sorted(page.partial.items())
         }
 
     def lru_switch(self, ledger_id: int) -> bool:
-        """Have the page of a ledger in memory; whether there is one."""
-        return self._bringing.bring(ledger_id) is not None
+        """Load the page of a ledger into memory. Returns True if the ledger has one."""
+        return self._loader.load(ledger_id) is not None
 
     @property
     def damaged_pages(self) -> tuple[DamagedPage, ...]:
-        """The pages of acknowledgments that turned out to be damaged, when it was opened or since: each was replaced by
-        an older one, or dropped."""
-        return (*self.recovered_from.pages, *self._flushing.damaged_pages)
+        """Pages that were found damaged when the cursor was opened or since. Each was replaced by an older page, or
+        dropped."""
+        return (*self.recovered_from.pages, *self._flusher.damaged_pages)
 
     @property
     def stats(self) -> CursorStats:
-        """Its sizes and counts, as the metrics tell them."""
+        """Sizes and counts that the metrics report."""
         with self._lock:
             pages = self._state.pages
-            flushing = self._flushing
+            flusher = self._flusher
             return CursorStats(
-                metadata_size=flushing.state_size,
+                metadata_size=flusher.state_size,
                 backlog=self._state.backlog,
                 cache_bytes=pages.bytes,
                 cache_pages=len(pages),
                 cache_hits=pages.hits,
                 cache_misses=pages.misses,
                 dirty_pages=len(pages.dirty),
-                flushes=flushing.flushes,
-                pages_written=flushing.pages_written,
-                bytes_written=flushing.bytes_written,
-                left_out_ranges=flushing.left_out_ranges,
-                left_out_batches=flushing.left_out_batches,
+                flushes=flusher.flushes,
+                pages_written=flusher.pages_written,
+                bytes_written=flusher.bytes_written,
+                left_out_ranges=flusher.left_out_ranges,
+                left_out_batches=flusher.left_out_batches,
                 paused=self.paused,
-                paused_by_state_size=STATE_SIZE in self._pausing.reasons,
-                paused_by_left_out=LEFT_OUT in self._pausing.reasons,
-                entries_to_resume=self._pausing.entries_to_resume(self.topic.extent),
+                paused_by_state_size=STATE_SIZE in self._pause.reasons,
+                paused_by_left_out=LEFT_OUT in self._pause.reasons,
+                entries_to_resume=self._pause.entries_to_resume(self.topic.extent),
                 damaged_pages=len(self.damaged_pages),
             )
 
     def samples(self) -> Iterator[Sample]:
-        """The same for metrics, as long as the cursor is open."""
-        if self._usability.closed is not None:
+        """Return :attr:`stats` as metric samples; none if the cursor is closed."""
+        if self._lifecycle.closed is not None:
             return iter(())
         return metrics.samples(self.stats, self.topic.name, self.name)
 
@@ -538,20 +533,20 @@ class Cursor(ProcessBound):
     def read(
         self, count: int, skip: Callable[[Position], bool] | None = None, wanted: EntryFilter | None = None
     ) -> list[TopicEntry]:
-        """Up to ``count`` entries from the read position on, which moves behind them. Entries that are acknowledged,
-        and those for which ``skip`` is true, are passed over without being read. ``wanted`` says the same of many:
-        given a ledger and the first and the last of a run of its entries, which of them are not to be passed over.
+        """Read up to ``count`` entries from the read position on, and advance it. Acknowledged entries, and those for
+        which ``skip`` returns True, are skipped without being read. ``wanted`` is the vectorized alternative: called
+        with a ledger id and the first and last id of a run of entries, it returns the entry ids to read.
 
-        :class:`UnreadableEntryError` is raised at a damaged entry, once the intact ones before it have been read; the
-        position stays there. ``seek(error.last.next)`` moves it behind the damage.
+        A call that reaches a damaged entry returns the intact entries before it. The next call raises
+        :class:`UnreadableEntryError`; the position stays there, and ``seek(error.last.next)`` moves it past the damage.
         """
         if skip is not None:
             wanted = partial(predicate_from_skip, skip)
         return [entry for run in self.read_runs(count, wanted) for entry in run.entries()]
 
     def read_runs(self, count: int, wanted: EntryFilter | None = None, upto: Position | None = None) -> list[EntryRun]:
-        """Read without creating an object for each entry. ``upto``: no entry behind it is read or passed over."""
-        return self._reading.read_runs(as_count(count), wanted, upto)
+        """Read without creating an object for each entry, up to and including the entry ``upto``."""
+        return self._reader.read_runs(as_count(count), wanted, upto)
 
     def unacked(
         self,
@@ -559,140 +554,138 @@ class Cursor(ProcessBound):
         start: Position | None = None,
         on_unreadable: OnUnreadable | None = None,
     ) -> Iterator[TopicEntry]:
-        """All entries, from ``start`` on, that are not acknowledged when the iteration reaches them, whatever the read
-        position is. Damaged entries are treated as by :meth:`ManagedLedger.read_run`."""
-        return self._reading.unacked(wanted, start, on_unreadable)
+        """Iterate over the entries from ``start`` on that are unacknowledged when the iteration reaches them,
+        independently of the read position. Damaged entries are handled as in :meth:`ManagedLedger.read_run`."""
+        return self._reader.unacked(wanted, start, on_unreadable)
 
     @property
     def has_more(self) -> bool:
-        """Whether there is an entry at or behind the read position."""
-        return self._reading.has_more
+        """True if the topic has an entry at or after the read position."""
+        return self._reader.has_more
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether an exception arrived in the middle of a change of the cursor, which must be opened again then."""
-        return self._usability.was_interrupted
+        """True if an asynchronous exception interrupted a change of the cursor, which must then be reopened."""
+        return self._lifecycle.was_interrupted
 
     def rewind(self) -> None:
-        """Read again from the first entry that is not acknowledged."""
+        """Move the read position back to the first unacknowledged entry."""
         with self._lock:
-            self._reading.begin()
+            self._reader.rewind()
 
     def seek(self, position: Position) -> None:
-        """Read from the position on, but from no entry up to the mark-delete position."""
-        self._reading.seek(as_position(position))
+        """Move the read position, but not before the first entry after the mark-delete position."""
+        self._reader.seek(as_position(position))
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what is accepted and not durable yet; nothing if there is nothing. :class:`WriteOnReadOnlyError` for a
-        read-only cursor whose state is not stored as it is, which only a cursor opened for writing may store."""
+        """Make accepted changes durable; a no-op if there are none. Raises :class:`WriteOnReadOnlyError` if a
+        read-only cursor has recovered a state that differs from the stored one."""
         with self._lock:
-            self._usability.check()
-            if self._flushing.is_dirty:
-                self._usability.check_writable()
+            self._lifecycle.check()
+            if self._flusher.is_dirty:
+                self._lifecycle.check_writable()
         try:
-            self._flushing.flush()
+            self._flusher.flush()
         finally:
-            self._pausing.tell()
+            self._pause.notify()
 
     def preview(self) -> FlushStats:
-        """Of a cursor that was opened read-only: what its first flush would write, were it opened for writing."""
-        return self._flushing.preview()
+        """Return the size of the first flush if this read-only cursor were opened for writing."""
+        return self._flusher.preview()
 
     def snapshot_misfit(self) -> str | None:
-        """Say why a snapshot in one entry does not hold the whole state of a cursor in the old form; None if it
-        does."""
-        return self._flushing.snapshot_misfit(inline=False)
+        """Return the reason why the whole state does not fit into a snapshot in one entry; None if it fits."""
+        return self._flusher.snapshot_misfit(inline=False)
 
     def _flush_in_background(self) -> None:
-        """Whoever waits for a result is told of an error by it."""
+        """Flush, and log errors; callers that wait for a Pending receive them there."""
         try:
             self.flush()
         except (ClientClosedError, StoreCrashedError):
-            # The store went first, and what was accepted with it.
+            # The store was closed before the cursor; accepted changes are lost.
             return
         except BookstandError as error:
             logger().warning("cursor %s of topic %s could not be written: %s", self.name, self.topic.name, error)
-        if self.usable and self._flushing.is_dirty:
-            self._throttle.accepted()
+        if self.usable and self._flusher.is_dirty:
+            self._scheduler.on_change()
 
     @property
     def cursor_metadata_size_in_bytes(self) -> int:
-        """The size of the whole state when it was last written."""
-        return self._flushing.state_size
+        """Size of the whole state at the last flush."""
+        return self._flusher.state_size
 
     # -- the size limit ----------------------------------------------------------------------------------------------
 
     @property
     def paused(self) -> bool:
-        """True while the state is so large that nothing above the highest acknowledged position is to be dispatched. In
-        the old form also where its limits keep a part from being written."""
-        return self._pausing.paused
+        """True while the state is at its size limit, so that no entry above the highest acknowledged position may be
+        dispatched. In the snapshot form also while its limits exclude a part of the state."""
+        return self._pause.paused
 
     @property
     def pause_reasons(self) -> tuple[str, ...]:
-        """Why: ``"state_size"``, ``"left_out"`` or both; empty without a pause."""
-        return self._pausing.reasons
+        """Reasons of the pause: ``"state_size"``, ``"left_out"`` or both; empty without a pause."""
+        return self._pause.reasons
 
     @property
     def entries_to_resume(self) -> int | None:
-        """A number of entries, the lowest that are not acknowledged, whose acknowledgment ends the pause once it is
-        written: 0 without a pause, None where no acknowledgment ends it. By size it is exact to a ledger."""
+        """Number of lowest unacknowledged entries whose durable acknowledgment ends the pause: 0 without a pause, None
+        if no acknowledgment ends it. For a pause by size the number is rounded up to all holes of a ledger."""
         with self._lock:
-            return self._pausing.entries_to_resume(self.topic.extent)
+            return self._pause.entries_to_resume(self.topic.extent)
 
     def admission(self, outstanding: int = 0) -> Admission | None:
-        """The entries that may be dispatched now; None without a pause, which means all of them. ``outstanding`` is the
-        number of messages that are dispatched and not acknowledged."""
+        """Return the limit of dispatch; None without a pause. ``outstanding`` is the number of messages in flight."""
         if not self.paused:
             return None
-        ask = self._bringing.ask
-        return ask(partial(self._pausing.admission, ask, outstanding))
+        query = self._loader.query
+        return query(partial(self._pause.admission, query, outstanding))
 
     def on_pause(self, callback: Callable[[], object]) -> None:
-        """Call it whenever a pause of dispatch begins."""
-        self._pausing.on_pause.append(callback)
+        """Register a callback for the beginning of a pause."""
+        self._pause.on_pause.append(callback)
 
     def on_resume(self, callback: Callable[[], object]) -> None:
-        """Call it whenever a pause of dispatch ends."""
-        self._pausing.on_resume.append(callback)
+        """Register a callback for the end of a pause."""
+        self._pause.on_resume.append(callback)
 
     # -- string properties -------------------------------------------------------------------------------------------
 
     @property
     def cursor_properties(self) -> dict[str, str]:
-        """Properties of the subscription, which are in its record and durable at once."""
+        """String properties of the cursor. They are stored in its record, and durable when a setter returns."""
         assert self._log.info is not None
         return dict(self._log.info.cursor_properties)
 
     def set_cursor_properties(self, properties: Mapping[str, str]) -> None:
-        """Replace all of them but those that begin with ``#pulsar.internal.``, which stay, and are set one by one."""
-        with self._flushing.alone, self._flushing.guard:
-            self._usability.check_writable()
+        """Replace all cursor properties except those whose name begins with ``#pulsar.internal.``."""
+        with self._flusher.flush_lock, self._flusher.guard:
+            self._lifecycle.check_writable()
             kept = {name: value for name, value in self.cursor_properties.items() if name.startswith(INTERNAL_PREFIX)}
             self._put_properties({**kept, **dict(as_cursor_properties(properties))})
 
     def put_cursor_property(self, name: str, value: str) -> None:
-        """Give the cursor itself a property; durable on return."""
-        with self._flushing.alone, self._flushing.guard:
-            self._usability.check_writable()
+        """Set a cursor property; durable on return."""
+        with self._flusher.flush_lock, self._flusher.guard:
+            self._lifecycle.check_writable()
             check_cursor_property(name, value)
             self._put_properties({**self.cursor_properties, name: value})
 
     def remove_cursor_property(self, name: str) -> None:
-        """Take a property of the cursor itself away; durable on return."""
-        with self._flushing.alone, self._flushing.guard:
-            self._usability.check_writable()
+        """Remove a cursor property; durable on return."""
+        with self._flusher.flush_lock, self._flusher.guard:
+            self._lifecycle.check_writable()
             properties = self.cursor_properties
             properties.pop(name, None)
             self._put_properties(properties)
 
     def change_properties(self, change: Callable[[Transaction, dict[str, str]], object]) -> None:
-        """Have ``change(transaction, properties)`` change the properties, reserved names included, and do to the
-        transaction what goes with that: ledgers created, filled and deleted. It is one commit."""
-        with self._flushing.alone, self._flushing.guard:
-            self._usability.check_writable()
+        """Call ``change(transaction, properties)`` to modify the cursor properties, reserved names included, and commit
+        them together with the ledgers that the callback creates, fills and deletes in the transaction."""
+        with self._flusher.flush_lock, self._flusher.guard:
+            self._lifecycle.check_writable()
             self._log.put_properties(change)
 
     def _put_properties(self, properties: Mapping[str, str]) -> None:
@@ -702,12 +695,11 @@ class Cursor(ProcessBound):
     # -- time travel -------------------------------------------------------------------------------------------------
 
     def history(self) -> list[HistoryEntry]:
-        """The markers that are still there, newest first: in the cursor's ledger, and in former ones that are kept."""
+        """Return the markers of the cursor ledger and of retained former ledgers, newest first."""
         return history_of(self.name, self._log)
 
     def diff(self, one: Position | None, other: Position | None) -> CursorDiff:
-        """What is acknowledged at ``other`` and not at ``one``, and the reverse. Both are markers of
-        :meth:`history`, or None for what is now."""
+        """Compare the acknowledgments at two markers of :meth:`history`; None means the current state."""
         return diff_of(self._all_acked(one), self._all_acked(other))
 
     def _all_acked(self, marker: Position | None) -> AllAcked:
@@ -715,55 +707,53 @@ class Cursor(ProcessBound):
             with Cursor.open(self.topic, self.name, self.config, create=False, at_marker=marker) as earlier:
                 return earlier._all_acked(None)
         mark_delete = self.mark_delete_position
-        return all_acked(
-            mark_delete, {page.ledger_id: page.acked for page in self._bringing.pages()}, self.topic.ledgers
-        )
+        return all_acked(mark_delete, {page.ledger_id: page.acked for page in self._loader.pages()}, self.topic.ledgers)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write what is accepted, and close the cursor's ledger. In the old form a small state goes into the record,
-        as Pulsar has it."""
-        self._throttle.stop()
+        """Flush accepted changes, and close the cursor ledger. In the snapshot form a small state is moved into the
+        record, as Pulsar does."""
+        self._scheduler.stop()
         try:
-            with self._flushing.alone:
-                if self._usability.was_interrupted:
-                    # What is durable is whole, and is all there is to keep.
+            with self._flusher.flush_lock:
+                if self._lifecycle.was_interrupted:
+                    # The state in memory may be half changed; the durable state is consistent.
                     with self._lock:
-                        self._usability.break_off()
-                if self._usability.closed is not None:
+                        self._lifecycle.mark_interrupted()
+                if self._lifecycle.closed is not None:
                     return
                 try:
-                    # A fenced cursor has reported that to its callers already.
-                    if not self.read_only and self._flushing.fenced is None:
-                        self._flushing.write()
-                        self._end()
+                    # A fenced cursor has already reported that to its callers.
+                    if not self.read_only and self._flusher.fenced is None:
+                        self._flusher.write()
+                        self._close_ledger()
                 finally:
                     message = f"cursor {self.name!r} of topic {self.topic.name} is closed"
-                    self._usability.closed = ClientClosedError(message)
+                    self._lifecycle.closed = ClientClosedError(message)
         finally:
-            self._flushing.call_back()
+            self._flusher.run_callbacks()
 
-    def _end(self) -> None:
+    def _close_ledger(self) -> None:
         paged = self.config.enable_lru_cache_max_unacked_ranges
-        if not paged and self._log.handle is not None and self._flushing.end_inline():
+        if not paged and self._log.handle is not None and self._flusher.try_store_inline():
             return
         if self._log.writer is not None:
             self._log.writer.close()
 
     def delete(self) -> None:
-        """Delete the cursor and everything stored for it, snapshots of delayed messages included, in one commit."""
-        self._throttle.stop()
-        with self._flushing.alone, self._flushing.guard:
-            self._usability.check_writable()
+        """Delete the cursor and all its ledgers, including snapshots of delayed messages, in one commit."""
+        self._scheduler.stop()
+        with self._flusher.flush_lock, self._flusher.guard:
+            self._lifecycle.check_writable()
             self._log.delete()
             self.topic.unregister_cursor(self._log.hold_name)
-            self._usability.closed = CursorFencedError(f"cursor {self.name!r} of topic {self.topic.name} was deleted")
+            self._lifecycle.closed = CursorFencedError(f"cursor {self.name!r} of topic {self.topic.name} was deleted")
 
     @property
     def usable(self) -> bool:
-        """Whether it can still be used: it was neither closed nor deleted, nor taken over by another."""
-        return self._usability.usable
+        """False once the cursor was closed, deleted, interrupted, or fenced by another owner."""
+        return self._lifecycle.is_usable
 
     def __enter__(self) -> Cursor:
         return self
@@ -772,9 +762,9 @@ class Cursor(ProcessBound):
         self.close()
 
     def __repr__(self) -> str:
-        damaged = len(self.recovered_from.damage) + len(self._flushing.damaged_pages)
-        found = f", {damaged} damaged parts skipped" if damaged else ""
-        return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}{found}>"
+        damaged = len(self.recovered_from.damage) + len(self._flusher.damaged_pages)
+        note = f", {damaged} damaged parts skipped" if damaged else ""
+        return f"<Cursor {self.name!r} of {self.topic.name!r} at {self._state.mark_delete}{note}>"
 
 
 def _as_config(config: object) -> CursorConfig:

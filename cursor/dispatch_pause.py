@@ -1,12 +1,12 @@
-"""The limit of PIP-299: dispatch pauses while a cursor's state, as it was last written, is at the limit.
+"""Dispatch pause of PIP-299: dispatch pauses while the stored state of a cursor is at its size limit.
 
-A pause holds back what lies above the highest acknowledged position. Acknowledgments at or below that position fill
-holes, so the state stays bounded by what lies below it, and the pause ends when the holes are filled. The lowest entry
-that is not acknowledged is never held back: its acknowledgment moves the mark-delete position and adds no range.
+A pause excludes the entries above the highest acknowledged position from dispatch. Acknowledgments at or below that
+position fill holes, so the state stays bounded, and the pause ends when enough holes are filled. The lowest
+unacknowledged entry is never excluded: its acknowledgment advances the mark-delete position and adds no range.
 
-In the old form, where the number of ranges and of batches in part is limited as well, an acknowledgment in the middle
-of a run of unacknowledged entries adds a range. There an entry goes out only if the worst order of acknowledgments
-leaves no more ranges, and no more batches in part, than the limits allow.
+The snapshot form also limits the numbers of ranges and of partially acknowledged batches, and an acknowledgment in the
+middle of a run of unacknowledged entries adds a range. There an entry is dispatched only if the limits hold for any
+order of the outstanding acknowledgments.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from bookstand.managed_ledger.topic_extent import TopicExtent
 
 STATE_SIZE, LEFT_OUT = "state_size", "left_out"
-"""Reasons for a pause: the size of the state; ranges or batches that the limits of the old form leave out."""
+"""Reasons for a pause: the size of the state; ranges or batches that the limits of the snapshot form exclude."""
 
-Ask = Callable[[Callable[[], Any]], Any]
-"""Asks the live state, under its lock."""
+Query = Callable[[Callable[[], Any]], Any]
+"""Evaluates a query of the state under its lock, loading pages as needed."""
 
 
 class Admission:
@@ -40,19 +40,21 @@ class Admission:
         self.last = last
 
     def admits(self, position: Position) -> bool:
-        """Return True if the entry may be dispatched. In the old form it then counts against the limits."""
+        """Return True if the entry may be dispatched. In the snapshot form it then counts against the limits."""
         return position <= self.last
 
 
 class OldFormAdmission(Admission):
-    """Admission within the limits of the old form, which leave room for ``ranges`` more ranges and ``batches`` more
-    batches in part."""
+    """Admission within the limits of the snapshot form, which allow ``ranges`` more ranges and ``batches`` more
+    partially acknowledged batches."""
 
-    def __init__(self, last: Position, first: Position, live: CursorState, ask: Ask, ranges: int, batches: int) -> None:
+    def __init__(
+        self, last: Position, first: Position, state: CursorState, query: Query, ranges: int, batches: int
+    ) -> None:
         super().__init__(last)
         self._first = first
-        self._live = live
-        self._ask = ask
+        self._state = state
+        self._ask = query
         self._ranges = ranges
         self._batches = batches
 
@@ -69,73 +71,74 @@ class OldFormAdmission(Admission):
         return True
 
     def _additions(self, position: Position) -> tuple[bool, bool]:
-        return self._live.adds_range(position), self._live.not_acked_indexes(position) is None
+        return self._state.adds_range(position), self._state.not_acked_indexes(position) is None
 
 
 class DispatchPause:
-    """``max_per_cursor_metadata_size_in_bytes`` is the limit in bytes; below 1 nothing pauses."""
+    """Dispatch pause of one cursor. With ``max_per_cursor_metadata_size_in_bytes`` below 1 there is no limit and no
+    pause."""
 
-    def __init__(self, live: CursorState, flushing: Flusher, config: CursorConfig) -> None:
-        self._live = live
-        self._flushing = flushing
+    def __init__(self, state: CursorState, flusher: Flusher, config: CursorConfig) -> None:
+        self._state = state
+        self._flusher = flusher
         self._config = config
         self._limit = config.max_per_cursor_metadata_size_in_bytes
-        # The state that dispatchers were last notified of.
-        self._told = self.paused
+        # Value of ``paused`` that dispatchers were last notified of.
+        self._notified = self.paused
         self.on_pause: list[Callable[[], object]] = []
         self.on_resume: list[Callable[[], object]] = []
 
     def change_config(self, config: CursorConfig) -> None:
-        """Use these limits, and report a pause that begins or ends by them."""
+        """Replace the limits, and notify dispatchers of a pause that begins or ends because of them."""
         self._config = config
         self._limit = config.max_per_cursor_metadata_size_in_bytes
-        self.tell()
+        self.notify()
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Reasons of the current pause; empty without one."""
         if self._limit < 1:
             return ()
-        left_out = (LEFT_OUT,) if self._flushing.left_out else ()
-        return (STATE_SIZE, *left_out) if self._flushing.state_size >= self._limit else left_out
+        left_out = (LEFT_OUT,) if self._flusher.left_out else ()
+        return (STATE_SIZE, *left_out) if self._flusher.state_size >= self._limit else left_out
 
     @property
     def paused(self) -> bool:
-        """True while the state is at the limit, or the limits of the old form leave a part of it out."""
-        return self._limit >= 1 and (self._flushing.left_out or self._flushing.state_size >= self._limit)
+        """True while the state is at the size limit, or the limits of the snapshot form exclude a part of it."""
+        return self._limit >= 1 and (self._flusher.left_out or self._flusher.state_size >= self._limit)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify dispatchers if the last write of the state begins or ends a pause."""
         paused = self.paused
-        if paused != self._told:
-            self._told = paused
+        if paused != self._notified:
+            self._notified = paused
             for callback in self.on_pause if paused else self.on_resume:
                 callback()
 
-    # -- what goes out during a pause ----------------------------------------------------------------------------------
+    # -- dispatch during a pause ---------------------------------------------------------------------------------------
 
-    def admission(self, ask: Ask, outstanding: int) -> Admission:
-        """Entries that may be dispatched now. Each of the ``outstanding`` messages in flight may still add a range or a
-        batch in part. Callers hold the state's lock."""
-        live = self._live
-        highest, first = live.highest_acked, live.first_open
+    def admission(self, query: Query, outstanding: int) -> Admission:
+        """Return the entries that may be dispatched. Each of the ``outstanding`` messages in flight may still add a
+        range or a partially acknowledged batch. Callers hold the state's lock."""
+        state = self._state
+        highest, first = state.highest_acked, state.first_unacked
         last = max(highest, first) if first is not None else highest
         if self._config.enable_lru_cache_max_unacked_ranges:
             return Admission(last)
-        most_ranges, most_batches = self._old_form_limits()
-        ranges = 0 if self._flushing.left_out_ranges else most_ranges - live.range_count - outstanding
-        batches = 0 if self._flushing.left_out_batches else most_batches - live.partial_count - outstanding
-        return OldFormAdmission(last, last if first is None else first, live, ask, ranges, batches)
+        max_ranges, max_batches = self._snapshot_limits()
+        ranges = 0 if self._flusher.left_out_ranges else max_ranges - state.range_count - outstanding
+        batches = 0 if self._flusher.left_out_batches else max_batches - state.partial_count - outstanding
+        return OldFormAdmission(last, last if first is None else first, state, query, ranges, batches)
 
-    def _old_form_limits(self) -> tuple[int, int]:
-        """Maximum numbers of ranges and batches in part that are written to the place of the last write: a snapshot or
-        the record."""
+    def _snapshot_limits(self) -> tuple[int, int]:
+        """Return the maximum numbers of ranges and of partially acknowledged batches that can be stored in the snapshot
+        or the record, depending on the last flush."""
         config = self._config
-        if not self._flushing.is_inline:
+        if not self._flusher.is_inline:
             return config.max_unacked_ranges_to_persist, config.max_batch_deleted_index_to_persist
-        most = config.max_unacked_ranges_in_metadata_store
-        most_batches = config.max_batch_deleted_index_to_persist if most else 0
-        return min(most, config.max_unacked_ranges_to_persist), most_batches
+        max_inline = config.max_unacked_ranges_in_metadata_store
+        max_batches = config.max_batch_deleted_index_to_persist if max_inline else 0
+        return min(max_inline, config.max_unacked_ranges_to_persist), max_batches
 
     # -- the end of a pause --------------------------------------------------------------------------------------------
 
@@ -143,69 +146,69 @@ class DispatchPause:
         """Number of lowest unacknowledged entries whose acknowledgment ends the pause once it is written; 0 without a
         pause, None if no acknowledgment ends it. Callers hold the state's lock.
 
-        The number is an upper bound. It is exact for the limits of the old form; for the size of the state it is
+        The number is an upper bound. It is exact for the limits of the snapshot form; for the size of the state it is
         rounded up to all holes in one ledger of the topic.
         """
         if not self.paused:
             return 0
-        if self._limit <= self._flushing.least_size:
+        if self._limit <= self._flusher.min_size:
             return None
         if self._config.enable_lru_cache_max_unacked_ranges:
-            return self._open_entries(extent, self._reach_of_pages(extent))
-        state = snapshot_form.state_of(self._live)
-        reach = max(self._reach_of_limits(state), self._reach_of_size(state))
+            return self._count_unacked(extent, self._target_for_pages(extent))
+        state = snapshot_form.state_of(self._state)
+        target = max(self._target_for_limits(state), self._target_for_size(state))
         acked = sum(
-            bitmap.rank(reach.entry_id) if ledger_id == reach.ledger_id else len(bitmap)
+            bitmap.rank(target.entry_id) if ledger_id == target.ledger_id else len(bitmap)
             for ledger_id, bitmap in state.acked.items()
-            if (ledger_id, 0) <= reach
+            if (ledger_id, 0) <= target
         )
-        return extent.between(state.mark_delete, reach) - acked
+        return extent.between(state.mark_delete, target) - acked
 
-    def _reach_of_pages(self, extent: TopicExtent) -> Position:
-        """The mark-delete position at which the pages that are stored beyond it are small enough."""
-        live = self._live
-        in_memory = {page.ledger_id: page for page in live.pages}
-        size = self._flushing.size_beside_pages + live.index.page_bytes
-        reach: int | None = None
+    def _target_for_pages(self, extent: TopicExtent) -> Position:
+        """Return the mark-delete position at which the remaining stored pages are below the size limit."""
+        state = self._state
+        in_memory = {page.ledger_id: page for page in state.pages}
+        size = self._flusher.non_page_bytes + state.index.page_bytes
+        target: int | None = None
         if size >= self._limit:
-            for ledger_id, ref in live.index.items():
-                reach = ledger_id
+            for ledger_id, ref in state.index.items():
+                target = ledger_id
                 size -= ref.size
                 if size < self._limit:
                     break
             else:
-                reach = max([live.pages.last_ledger, live.index.last_ledger])
-        if reach is None or reach < 0:
-            return live.mark_delete
-        page = in_memory.get(reach)
-        last = (extent.entries(reach) or 0) - 1 if page is None else page.last
-        return Position(reach, last)
+                target = max([state.pages.last_ledger, state.index.last_ledger])
+        if target is None or target < 0:
+            return state.mark_delete
+        page = in_memory.get(target)
+        last = (extent.entries(target) or 0) - 1 if page is None else page.last
+        return Position(target, last)
 
-    def _open_entries(self, extent: TopicExtent, upto: Position) -> int:
-        """The number of entries up to there that are not acknowledged, by pages in memory and the index."""
-        live = self._live
-        acked = {ledger_id: ref.acked for ledger_id, ref in live.index.items() if ledger_id <= upto.ledger_id}
-        acked |= {page.ledger_id: len(page.acked) for page in live.pages if page.ledger_id <= upto.ledger_id}
-        return max(0, extent.between(live.mark_delete, upto) - sum(acked.values()))
+    def _count_unacked(self, extent: TopicExtent, upto: Position) -> int:
+        """Return the number of unacknowledged entries up to a position, from the index and the pages in memory."""
+        state = self._state
+        acked = {ledger_id: ref.acked for ledger_id, ref in state.index.items() if ledger_id <= upto.ledger_id}
+        acked |= {page.ledger_id: len(page.acked) for page in state.pages if page.ledger_id <= upto.ledger_id}
+        return max(0, extent.between(state.mark_delete, upto) - sum(acked.values()))
 
-    def _reach_of_limits(self, state: AckSnapshot) -> Position:
-        """The mark-delete position beyond which there are no more ranges and batches in part than are written."""
-        most_ranges, most_batches = self._old_form_limits()
-        reach = state.mark_delete
-        excess = sum(len(runs(bitmap)[0]) for bitmap in state.acked.values()) - most_ranges
+    def _target_for_limits(self, state: AckSnapshot) -> Position:
+        """Return the mark-delete position after which the remaining ranges and batches are within the limits."""
+        max_ranges, max_batches = self._snapshot_limits()
+        target = state.mark_delete
+        excess = sum(len(runs(bitmap)[0]) for bitmap in state.acked.values()) - max_ranges
         for ledger_id, bitmap in sorted(state.acked.items()):
             if excess <= 0:
                 break
             lasts = runs(bitmap)[1]
-            reach = Position(ledger_id, int(lasts[min(excess, len(lasts)) - 1]))
+            target = Position(ledger_id, int(lasts[min(excess, len(lasts)) - 1]))
             excess -= len(lasts)
-        if len(state.batches) > most_batches:
-            reach = max(reach, sorted(state.batches)[len(state.batches) - most_batches - 1])
-        return reach
+        if len(state.batches) > max_batches:
+            target = max(target, sorted(state.batches)[len(state.batches) - max_batches - 1])
+        return target
 
-    def _reach_of_size(self, state: AckSnapshot) -> Position:
-        """The mark-delete position beyond which the snapshot of what is acknowledged is small enough."""
-        reach = state.mark_delete
+    def _target_for_size(self, state: AckSnapshot) -> Position:
+        """Return the mark-delete position after which the remaining snapshot is below the size limit."""
+        target = state.mark_delete
         nothing = state._replace(acked={}, batches={})
         form = snapshot_form.form_of(self._config)
         empty = len(position_info.write(nothing, form).data)
@@ -218,5 +221,5 @@ class DispatchPause:
             part = nothing._replace(acked={} if bitmap is None else {ledger_id: bitmap}, batches=batches)
             size -= len(position_info.write(part, form).data) - empty
             last = -1 if not bitmap else int(bitmap.max())
-            reach = max([Position(ledger_id, last), *batches])
-        return reach
+            target = max([Position(ledger_id, last), *batches])
+        return target

@@ -1,4 +1,4 @@
-"""What can be wrong with a cursor's records."""
+"""Errors of cursor records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from bookstand.errors import IncorrectParameterError, StoreDamagedError
 
 
 class CursorDamagedError(StoreDamagedError):
-    """A record of a cursor's ledger is not what was written there, or not what belongs there."""
+    """A record of a cursor ledger is damaged, or is not the expected record."""
 
 
 class ReservedPropertyError(IncorrectParameterError):
-    """A property has a name that marks the cursor's own records."""
+    """A property has a name that marks internal records of a cursor."""

@@ -1,4 +1,4 @@
-"""Whether a cursor can still be used, and for what."""
+"""Usability checks of an open cursor."""
 
 from __future__ import annotations
 
@@ -9,52 +9,53 @@ from bookstand.storage.process.interrupt_guard import InterruptGuard
 
 
 class CursorLifecycle:
-    """``closed`` is set by the cursor, once, when it is closed or deleted.
+    """Errors that end a cursor: closed, deleted, fenced or interrupted.
 
-    ``guard`` belongs to the state in memory: an interrupted change of it ends the cursor, whose stored state is whole.
+    The cursor sets ``closed`` once, when it is closed or deleted. ``guard`` protects the state in memory: an
+    interrupted change makes the cursor unusable, but its stored state stays consistent.
     """
 
-    def __init__(self, name: str, client: Client, flushing: Flusher, read_only: bool) -> None:
+    def __init__(self, name: str, client: Client, flusher: Flusher, read_only: bool) -> None:
         self._name = name
         self._client = client
-        self._flushing = flushing
+        self._flusher = flusher
         self._read_only = read_only
         self.closed: BookstandError | None = None
-        self.guard = InterruptGuard(self.break_off)
+        self.guard = InterruptGuard(self.mark_interrupted)
 
     @property
-    def usable(self) -> bool:
-        """Whether it was neither closed nor deleted, nor taken over by another, nor interrupted in a change."""
-        return self.closed is None and self._flushing.fenced is None and not self.was_interrupted
+    def is_usable(self) -> bool:
+        """False once the cursor was closed, deleted, fenced or interrupted."""
+        return self.closed is None and self._flusher.fenced is None and not self.was_interrupted
 
     @property
-    def is_undisturbed(self) -> bool:
-        """Whether it is usable, and nothing is under way that could have been interrupted; the lock is held."""
-        undisturbed = self.guard.call is None and self._flushing.guard.call is None
-        return undisturbed and self.closed is None and self._flushing.fenced is None
+    def is_idle(self) -> bool:
+        """True if the cursor is usable and no guarded change is in progress. Callers hold the lock."""
+        no_change = self.guard.call is None and self._flusher.guard.call is None
+        return no_change and self.closed is None and self._flusher.fenced is None
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether a change of its state was interrupted."""
-        interrupted = self.guard.was_interrupted or self._flushing.guard.was_interrupted
+        """True if an asynchronous exception interrupted a change of the state."""
+        interrupted = self.guard.was_interrupted or self._flusher.guard.was_interrupted
         return interrupted or isinstance(self.closed, InterruptedOperationError)
 
-    def break_off(self) -> None:
-        """An interrupted change may have been made in part. What was acknowledged and is durable is not affected."""
+    def mark_interrupted(self) -> None:
+        """Fail the cursor, because an interrupted change may be incomplete. Durable acknowledgments are unaffected."""
         self.closed = self.closed or InterruptedOperationError(
-            f"cursor {self._name!r} was interrupted in the middle of a change, and acknowledgments that were not "
-            "durable may be lost; open it again"
+            f"cursor {self._name!r} was interrupted during a change, and acknowledgments that were not durable may be "
+            "lost; open it again"
         )
-        self._flushing.end(self.closed)
+        self._flusher.fail_pending(self.closed)
 
     def check(self) -> None:
-        """Raise what ended it, or its store."""
-        if self._flushing.guard.was_interrupted:
-            self.break_off()
+        """Raise the error that ended the cursor or its store, if any."""
+        if self._flusher.guard.was_interrupted:
+            self.mark_interrupted()
         if self.closed is not None:
             raise self.closed
-        if self._flushing.fenced is not None:
-            raise self._flushing.fenced
+        if self._flusher.fenced is not None:
+            raise self._flusher.fenced
         self._client.check_usable()
 
     def check_writable(self) -> None:

@@ -1,4 +1,4 @@
-"""What there is to watch of a cursor: the size that PIP-299 limits, under its name there, and figures of our own."""
+"""Metrics of a cursor: the metadata size of PIP-299 under its name there, and bookstand's own metrics."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ LABELS = ("namespace", "topic", "subscription")
 
 
 class CursorStats(NamedTuple):
-    """Sizes in bytes. ``metadata_size`` is the size of the whole state when it was last written; ``left_out_…`` is what
-    the limits of the old form kept out of it then. ``paused_by_…`` are the reasons for a pause of dispatch.
-    ``entries_to_resume`` is a number of entries, the lowest that are not acknowledged, whose acknowledgment ends the
-    pause once it is written: 0 without a pause, None where no acknowledgment ends it. ``damaged_pages`` were replaced
-    by older ones or dropped since the cursor was opened."""
+    """Statistics of a cursor; sizes are in bytes.
+
+    ``metadata_size`` is the size of the whole state at the last flush, and ``left_out_…`` count the ranges and batches
+    that the limits of the snapshot form excluded from it. ``paused_by_…`` are the reasons of a dispatch pause.
+    ``entries_to_resume`` is the number of lowest unacknowledged entries whose durable acknowledgment ends the pause: 0
+    without a pause, None if no acknowledgment ends it. ``damaged_pages`` counts the pages that were replaced by older
+    ones or dropped since the cursor was opened.
+    """
 
     metadata_size: int
     backlog: int
@@ -39,8 +42,8 @@ class CursorStats(NamedTuple):
 
     @property
     def hit_ratio(self) -> float:
-        asked = self.cache_hits + self.cache_misses
-        return self.cache_hits / asked if asked else 1.0
+        lookups = self.cache_hits + self.cache_misses
+        return self.cache_hits / lookups if lookups else 1.0
 
 
 def _family(name: str, kind: str, meaning: str) -> Family:
@@ -58,41 +61,49 @@ FAMILIES = {
     "paused_by_left_out": _family(
         "bookstand_cursor_paused_by_left_out",
         GAUGE,
-        "1 while dispatch is paused because the old form's limits leave ranges or batches out, else 0",
+        "1 while dispatch is paused because the snapshot form's limits exclude ranges or batches, else 0",
     ),
     "entries_to_resume": _family(
         "bookstand_cursor_entries_to_resume",
         GAUGE,
-        "lowest unacknowledged entries whose acknowledgment ends the pause, NaN if none does",
+        "number of lowest unacknowledged entries whose acknowledgment ends the pause, NaN if none does",
     ),
-    "backlog": _family("bookstand_cursor_backlog_entries", GAUGE, "entries that are not acknowledged"),
-    "cache_bytes": _family("bookstand_cursor_cache_bytes", GAUGE, "what pages take in memory"),
+    "backlog": _family("bookstand_cursor_backlog_entries", GAUGE, "unacknowledged entries"),
+    "cache_bytes": _family("bookstand_cursor_cache_bytes", GAUGE, "memory used by pages"),
     "cache_pages": _family("bookstand_cursor_cache_pages", GAUGE, "pages in memory"),
-    "dirty_pages": _family("bookstand_cursor_dirty_pages", GAUGE, "pages in memory that are not written yet"),
-    "hit_ratio": _family("bookstand_cursor_cache_hit_ratio", GAUGE, "of the pages asked for, those in memory"),
-    "cache_hits": _family("bookstand_cursor_cache_hits_total", COUNTER, "pages asked for that were in memory"),
-    "cache_misses": _family("bookstand_cursor_cache_misses_total", COUNTER, "pages asked for that were not"),
-    "flushes": _family("bookstand_cursor_flushes_total", COUNTER, "times the state was written"),
+    "dirty_pages": _family("bookstand_cursor_dirty_pages", GAUGE, "pages in memory that are not yet flushed"),
+    "hit_ratio": _family(
+        "bookstand_cursor_cache_hit_ratio", GAUGE, "fraction of page lookups that were served from memory"
+    ),
+    "cache_hits": _family("bookstand_cursor_cache_hits_total", COUNTER, "page lookups that were served from memory"),
+    "cache_misses": _family(
+        "bookstand_cursor_cache_misses_total", COUNTER, "page lookups that read the page from storage"
+    ),
+    "flushes": _family("bookstand_cursor_flushes_total", COUNTER, "flushes of the state"),
     "pages_written": _family("bookstand_cursor_flushed_pages_total", COUNTER, "pages written"),
     "bytes_written": _family("bookstand_cursor_flushed_bytes_total", COUNTER, "bytes written, markers included"),
     "left_out_ranges": _family(
-        "bookstand_cursor_left_out_ranges", GAUGE, "ranges that the old form's limits keep from being written"
+        "bookstand_cursor_left_out_ranges",
+        GAUGE,
+        "ranges that the snapshot form's limits exclude from the stored state",
     ),
     "left_out_batches": _family(
-        "bookstand_cursor_left_out_batches", GAUGE, "batches that the old form's limits keep from being written"
+        "bookstand_cursor_left_out_batches",
+        GAUGE,
+        "batches that the snapshot form's limits exclude from the stored state",
     ),
     "damaged_pages": _family(
         "bookstand_cursor_damaged_pages_total",
         COUNTER,
-        "damaged pages of acknowledgments that were replaced by older ones or dropped",
+        "damaged pages that were replaced by older ones or dropped",
     ),
 }
-"""By the figure of :class:`CursorStats` that each shows."""
+"""Metric family of each field of :class:`CursorStats`."""
 
 
 def samples(stats: CursorStats, topic: str, subscription: str) -> Iterator[Sample]:
     tenant, namespace, _ = parts_of(topic)
     labels = {"namespace": f"{tenant}/{namespace}" if tenant else "", "topic": topic, "subscription": subscription}
-    for figure, family in FAMILIES.items():
-        value = getattr(stats, figure)
+    for field, family in FAMILIES.items():
+        value = getattr(stats, field)
         yield Sample(family, family.name, labels, nan if value is None else float(value))

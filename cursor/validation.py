@@ -11,7 +11,7 @@ from bookstand.errors import IncorrectParameterError
 from bookstand.storage.format.position import Position
 
 INTERNAL_PREFIX = "#pulsar.internal."
-"""Prefix of the names of properties that are for internal use."""
+"""Prefix of the names of internal properties."""
 
 _RESERVED = " or ".join(map(repr, sorted(RESERVED_NAMES)))
 _V = TypeVar("_V")
@@ -20,21 +20,20 @@ _V = TypeVar("_V")
 def as_count(count: object) -> int:
     if type(count) is int and count >= 1:
         return count
-    raise IncorrectParameterError(f"count is a number from 1 up, not {count!r}")
+    raise IncorrectParameterError(f"count must be a positive integer, not {count!r}")
 
 
 def as_position(position: object) -> Position:
     if _is_position(position):
         return position if type(position) is Position else Position(*position)
-    raise IncorrectParameterError(f"a position is a ledger id and an entry id, not {position!r}")
+    raise IncorrectParameterError(f"a position must be a ledger id and an entry id, not {position!r}")
 
 
 def as_positions(positions: object) -> list[Position]:
-    """Of one position as well."""
     if _is_position(positions):
         return [Position(*positions)]
     if not isinstance(positions, Iterable):
-        raise IncorrectParameterError(f"positions are a Position or an iterable of them, not {positions!r}")
+        raise IncorrectParameterError(f"positions must be a Position or an iterable of them, not {positions!r}")
     return [as_position(one) for one in positions]
 
 
@@ -43,7 +42,7 @@ def _is_position(position: object) -> TypeGuard[tuple[int, int]]:
 
 
 def as_properties(properties: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the properties of a mark-delete position, checked, so that a later flush cannot fail because of them."""
+    """Return the properties of a mark-delete position after checking them; a later flush must not fail on them."""
     checked = _as_dict("properties", properties)
     for name, value in checked.items():
         _check_text("the name of a property", name)
@@ -57,7 +56,7 @@ def as_properties(properties: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def as_cursor_properties(properties: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the properties of a cursor, checked; none may have a reserved name."""
+    """Return cursor properties after checking them; no name may be reserved."""
     checked = _as_dict("cursor properties", properties)
     for name, value in checked.items():
         check_cursor_property(name, value)

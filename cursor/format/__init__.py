@@ -1,1 +1,1 @@
-"""Format of stored cursors."""
+"""Storage format of cursors."""

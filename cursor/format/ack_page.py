@@ -1,10 +1,10 @@
-"""Pages: the acknowledgments of one user ledger, as one entry of the cursor's ledger or several. No I/O.
+"""Pages: the acknowledgments of one user ledger, in one or more entries of the cursor ledger. No I/O.
 
-A page's contents, in the frame of record.py, are the fields 1000 to 1003 of proto/cursor_record.proto.
+The contents of a page, in the frame of record.py, are the fields 1000 to 1003 of proto/cursor_record.proto.
 
-A page that is too large for an entry is cut into parts: bitmap and batches, one behind the other, are one string of
-bytes, of which each part has the next piece, under the field's number that the piece is from. Both counts are those of
-the whole page in every part.
+A page that is too large for an entry is split into parts. The bitmap followed by the batches forms one byte string, and
+each part contains the next piece of it, with the field number of the data that the piece belongs to. Every part
+contains the counts of the whole page.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from bookstand.storage.format.position import Position
 _BITMAP, _BATCHES, _ACKED, _PARTIAL = 1000, 1001, 1002, 1003
 _BITMAP_TAG, _BATCHES_TAG = wire_format.tag(_BITMAP, wire_format.BYTES), wire_format.tag(_BATCHES, wire_format.BYTES)
 _ACKED_TAG, _PARTIAL_TAG = wire_format.tag(_ACKED, wire_format.VARINT), wire_format.tag(_PARTIAL, wire_format.VARINT)
-# Tag and length of bitmap and batches together, at their longest.
-_MOST_FRAMING = 2 * (2 + 5)
+# Maximum size of the tags and lengths of bitmap and batches together.
+_MAX_FRAMING = 2 * (2 + 5)
 
 
 class Page(NamedTuple):
-    """``acked`` has the acknowledged entries; ``partial`` the batches of which only a part is, by entry id: bit n is
-    set while message n is NOT acknowledged. ``sizes`` tells the sizes of those batches, where they are known."""
+    """A decoded page: the acknowledged entries, and the partially acknowledged batches by entry id. In ``partial``, bit
+    n is set while message n is NOT acknowledged. ``sizes`` holds the known sizes of these batches."""
 
     acked: BitMap64
     partial: dict[int, int]
@@ -41,7 +41,7 @@ class Page(NamedTuple):
 
 
 class EncodedPage(NamedTuple):
-    """The entries to append, one for each part, and what a reference to them says."""
+    """The entries of an encoded page, one for each part, and the fields of a reference to it."""
 
     entries: list[bytes]
     generation: int
@@ -51,7 +51,7 @@ class EncodedPage(NamedTuple):
     crc: int
 
     def ref(self, entry_id: int) -> PageRef:
-        """To be used once it is known that the first part has become ``entry_id`` and the others those after it."""
+        """Return the reference to the page when its parts are stored from ``entry_id`` on."""
         return PageRef(entry_id, len(self.entries), self.generation, self.acked, self.partial, self.size, self.crc)
 
 
@@ -67,7 +67,7 @@ def encode_page(
     sizes: Mapping[int, int] | None = None,
 ) -> EncodedPage:
     """Encode a page into entries of at most ``limit`` bytes."""
-    # A copy, because entries added to containers of runs can take more memory than the page is charged with.
+    # Optimize a copy: entries that are added to run containers can take more memory than the cache charges for.
     acked = acked.copy()
     acked.run_optimize()
     bitmap = acked.serialize()
@@ -79,15 +79,17 @@ def encode_page(
     end = record.tail(record.Identity(cursor, record.PAGE, generation, ledger_id, 0, 1))
     entries = [_encode_part(out.copy(), bitmap, batches, counts, end)]
     if len(entries[0]) > limit:
-        around = len(out) + len(counts) + len(end) + record.CRC_BYTES + _MOST_FRAMING
+        around = len(out) + len(counts) + len(end) + record.CRC_BYTES + _MAX_FRAMING
         room = limit - around
         if room <= 0:
-            raise EntryTooLargeError(f"a part of a page takes more than {around} bytes, but an entry only {limit}")
+            raise EntryTooLargeError(
+                f"a part of a page takes more than {around} bytes, but an entry holds only {limit}"
+            )
         starts = range(0, len(bitmap) + len(batches), room)
         entries = []
         for part, at in enumerate(starts):
-            behind = at - len(bitmap)
-            piece = batches[max(behind, 0) : max(behind + room, 0)]
+            offset = at - len(bitmap)
+            piece = batches[max(offset, 0) : max(offset + room, 0)]
             end = record.tail(record.Identity(cursor, record.PAGE, generation, ledger_id, part, len(starts)))
             entries.append(_encode_part(out.copy(), bitmap[at : at + room], piece, counts, end))
     return EncodedPage(entries, generation, len(acked), len(partial), sum(map(len, entries)), _checksum(entries))
@@ -107,8 +109,8 @@ def _checksum(entries: Sequence[bytes]) -> int:
 
 
 def ref_of(entry_id: int, entries: Sequence[bytes]) -> PageRef:
-    """A reference to the page of which these entries, from ``entry_id`` on, are the parts; :class:`RecordError` if the
-    first one is no part of a page."""
+    """Return a reference to the page whose parts are ``entries``, stored from ``entry_id`` on. Raises
+    :class:`RecordError` if the first one is not part of a page."""
     identity = record.identify(entries[0])
     counts: dict[int, int] = {}
     try:
@@ -128,8 +130,8 @@ def ref_of(entry_id: int, entries: Sequence[bytes]) -> PageRef:
 
 
 def check_page(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes]) -> None:
-    """That ``entries``, one for each part, are the page that ``ref`` means, each bit as it was written, without
-    keeping anything of it; :class:`CursorDamagedError` otherwise."""
+    """Verify that ``entries``, one for each part, are exactly the page that ``ref`` refers to, without decoding it.
+    Raises :class:`CursorDamagedError` otherwise."""
     for _ in _verified(cursor, ledger_id, ref, entries):
         pass
 
@@ -137,7 +139,7 @@ def check_page(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[byte
 def decode_page(
     cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes], limits: ExpansionLimits = DEFAULT
 ) -> Page:
-    """The page that ``ref`` means; :class:`CursorDamagedError` if ``entries`` are anything else."""
+    """Decode the page that ``ref`` refers to. Raises :class:`CursorDamagedError` if ``entries`` are anything else."""
     bitmap = batches = b""
     for end, entry in _verified(cursor, ledger_id, ref, entries):
         try:
@@ -147,30 +149,30 @@ def decode_page(
                 elif tag == _BATCHES_TAG:
                     batches += chunk
                 elif (tag == _ACKED_TAG and number != ref.acked) or (tag == _PARTIAL_TAG and number != ref.partial):
-                    raise record.RecordError("it counts other acknowledgments than are expected")
+                    raise record.RecordError("its counts of acknowledgments do not match the reference")
         except ValueError as error:
             raise _damaged(cursor, ledger_id, ref, 0, error) from error
     try:
         acked = BitMap64.deserialize(bitmap)
-        # The bitmap's own decoder passes over what follows the bitmap.
+        # The decoder ignores trailing bytes, so compare with the encoded bitmap.
         if len(acked) != ref.acked or acked.serialize() != bitmap:
-            raise record.RecordError("its bitmap is not the one that was written")
+            raise record.RecordError("its bitmap is damaged")
         partial: dict[int, int] = {}
         sizes: dict[int, int] = {}
         if ref.partial:
             partial, sizes = decode_batches(batches, ref.partial, limits)
         elif batches:
-            raise record.RecordError("it has sets of batch indexes where there are none")
+            raise record.RecordError("it has sets of batch indexes, but its count of batches is 0")
     except (ValueError, IndexError) as error:
         raise _damaged(cursor, ledger_id, ref, 0, error) from error
     return Page(acked, partial, sizes)
 
 
 def _verified(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    """Each part's tail, and the part."""
+    """Verify the parts; return each with its tail."""
     verified = []
     if len(entries) != ref.parts:
-        raise _damaged(cursor, ledger_id, ref, 0, f"{len(entries)} parts are there, not {ref.parts}")
+        raise _damaged(cursor, ledger_id, ref, 0, f"it has {len(entries)} parts, not {ref.parts}")
     for part, entry in enumerate(entries):
         end = record.tail(record.Identity(cursor, record.PAGE, ref.generation, ledger_id, part, ref.parts))
         try:
@@ -179,7 +181,7 @@ def _verified(cursor: str, ledger_id: int, ref: PageRef, entries: Sequence[bytes
             raise _damaged(cursor, ledger_id, ref, part, error) from error
         verified.append((end, entry))
     if _checksum(entries) != ref.crc or sum(map(len, entries)) != ref.size:
-        raise _damaged(cursor, ledger_id, ref, 0, "it is another page of the same flush than the one referred to")
+        raise _damaged(cursor, ledger_id, ref, 0, "it is a different page of the same flush")
     return verified
 
 

@@ -1,11 +1,11 @@
-"""Markers: what the state of a cursor is as of one flush, and the records of nodes that may stand before them. No I/O.
+"""Markers: checkpoint records of a cursor's state, and the node records that may precede them. No I/O.
 
-A marker's contents, in the frame of record.py, whose properties are the user's, are the fields 1010 to 1015 of
-proto/cursor_record.proto.
+The contents of a marker, in the frame of record.py, are the fields 1010 to 1015 of proto/cursor_record.proto; the
+properties in the frame are the user's.
 
-A flush appends, in this order, pages, records of nodes if its nodes do not fit into one entry, and its marker. A
-record of nodes has field 1015 alone. Records of nodes and marker are numbered through as parts: of n parts the last,
-number n − 1, is the marker, so that a marker tells how many records of nodes stand right before it.
+A flush appends pages, then node records if its nodes do not fit into one entry, then its marker. A node record contains
+only field 1015. Node records and their marker are numbered as parts: of n parts the last, number n − 1, is the marker,
+so that a marker contains the number of node records directly before it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _TIME_TAG, _PREVIOUS_TAG, _PAGE_ENTRIES_TAG, _STATE_SIZE_TAG = (
     wire_format.tag(field, wire_format.VARINT) for field in (_TIME, _PREVIOUS, _PAGE_ENTRIES, _STATE_SIZE)
 )
 _ROOT_TAG, _NODE_TAG = wire_format.tag(_ROOT, wire_format.BYTES), wire_format.tag(_NODE, wire_format.BYTES)
-# The contents but for the nodes, with every number at its longest: four numbers, and a root of seven.
-_MOST_CONTENTS = 4 * (2 + 10) + (2 + 1) + 7 * 10
+# Maximum size of the contents without nodes: four numbers, and a root of seven numbers.
+_MAX_CONTENTS = 4 * (2 + 10) + (2 + 1) + 7 * 10
 _UNNUMBERED = record.Identity("", record.MARKER, 0, 0, 0, 1)
 _OUT_OF_RANGE = 1 << 63
 _LONGEST_POSITION = Position(-1, -1)
 
 
 class Marker(NamedTuple):
-    """``previous`` is the entry of the marker before it in this ledger, or None. ``node_entries`` records of nodes
-    stand before the marker, and ``page_entries`` entries of pages before these; ``nodes`` are those in the marker.
-    ``state_size`` is in bytes, of pages, index and properties together."""
+    """A decoded marker. ``previous`` is the entry id of the previous marker in this ledger, or None. The marker follows
+    ``page_entries`` entries of pages and ``node_entries`` node records; ``nodes`` are the nodes in the marker itself.
+    ``state_size`` is the size of pages, index and properties in bytes."""
 
     generation: int
     mark_delete: Position
@@ -51,24 +51,26 @@ class Marker(NamedTuple):
 
 
 def room_for_nodes(cursor: str, properties: dict[str, int], limit: int) -> int:
-    """How many bytes of nodes fit into a marker of at most ``limit`` bytes, framing included."""
+    """Return the number of bytes of nodes, including framing, that fit into a marker of at most ``limit`` bytes."""
     around = _frame_bytes(cursor) + len(record.encode_properties(properties))
     if around >= limit:
-        raise EntryTooLargeError(f"a marker with these properties takes {around} bytes, but an entry only {limit}")
+        raise EntryTooLargeError(
+            f"a marker with these properties takes {around} bytes, but an entry holds only {limit}"
+        )
     return limit - around
 
 
-# Every flush asks for it.
+# Cached because every flush needs it.
 @lru_cache(maxsize=16)
 def _frame_bytes(cursor: str) -> int:
-    """What a marker takes at most, nodes and properties apart."""
+    """Return the maximum size of a marker without nodes and properties."""
     begin = record.begin(_LONGEST_POSITION, record.MARKER)
     tail = record.tail(_UNNUMBERED._replace(cursor=cursor))
-    return len(begin) + _MOST_CONTENTS + len(tail) + record.CRC_BYTES
+    return len(begin) + _MAX_CONTENTS + len(tail) + record.CRC_BYTES
 
 
 def state_size(prepared: PreparedIndex, properties: dict[str, int]) -> int:
-    """Bytes of the whole state: pages, index and properties."""
+    """Return the size of the whole state: pages, index and properties."""
     return prepared.page_bytes + prepared.node_bytes + len(record.encode_properties(properties))
 
 
@@ -83,9 +85,9 @@ def encode_marker(
     previous: int | None,
     page_entries: int,
 ) -> list[bytes]:
-    """The entries to append from ``prepared.entry_id`` on: records of nodes, if there are any, and the marker.
+    """Encode the node records, if any, and the marker, to append from ``prepared.entry_id`` on.
 
-    None is too large if the index was prepared with the room that :func:`room_for_nodes` tells.
+    No entry is too large if the index was prepared with the result of :func:`room_for_nodes`.
     """
     reserved = record.RESERVED_NAMES.intersection(properties)
     if reserved:
@@ -117,13 +119,8 @@ def _seal(out: bytearray, nodes: list[bytes], identity: record.Identity) -> byte
     return record.seal(out, record.tail(identity))
 
 
-def check_marker(cursor: str, entry_id: int, stored: bytes) -> record.Identity:
-    """That ``stored`` is a whole marker of the cursor, without decoding it; :class:`CursorDamagedError` otherwise."""
-    return _identify(cursor, entry_id, stored, (record.MARKER,))
-
-
 def decode_marker(cursor: str, entry_id: int, stored: bytes) -> Marker:
-    """The marker in ``entry_id``; :class:`CursorDamagedError` if ``stored`` is anything else."""
+    """Decode the marker in ``entry_id``. Raises :class:`CursorDamagedError` if ``stored`` is anything else."""
     identity = _identify(cursor, entry_id, stored, (record.MARKER,))
     numbers: dict[int, int] = {}
     root = None
@@ -160,7 +157,7 @@ def decode_marker(cursor: str, entry_id: int, stored: bytes) -> Marker:
 
 
 def decode_nodes(cursor: str, entry_id: int, stored: bytes) -> list[bytes]:
-    """The nodes of a marker or of a record of nodes; :class:`CursorDamagedError` if ``stored`` is neither."""
+    """Return the nodes of a marker or node record. Raises :class:`CursorDamagedError` if ``stored`` is neither."""
     identity = _identify(cursor, entry_id, stored, (record.NODES, record.MARKER))
     try:
         return [chunk for tag, _, chunk in record.contents(stored, record.tail(identity)) if tag == _NODE_TAG]
@@ -169,16 +166,15 @@ def decode_nodes(cursor: str, entry_id: int, stored: bytes) -> list[bytes]:
 
 
 def node_loader(cursor: str, read: Callable[[int], bytes]) -> Callable[[int, int], bytes]:
-    """What ``Index.read`` wants, for a ledger whose entries ``read`` gives. Every entry is read once, and kept as long
-    as the loader."""
-    known: dict[int, list[bytes]] = {}
+    """Return a loader for :meth:`PageIndex.read` that reads entries with ``read`` and caches their nodes."""
+    cache: dict[int, list[bytes]] = {}
 
     def load(entry_id: int, slot: int) -> bytes:
-        nodes = known.get(entry_id)
+        nodes = cache.get(entry_id)
         if nodes is None:
-            nodes = known[entry_id] = decode_nodes(cursor, entry_id, read(entry_id))
+            nodes = cache[entry_id] = decode_nodes(cursor, entry_id, read(entry_id))
         if slot >= len(nodes):
-            raise _damaged(cursor, entry_id, f"it has {len(nodes)} nodes of the index, and number {slot} is wanted")
+            raise _damaged(cursor, entry_id, f"it has {len(nodes)} nodes of the index, but slot {slot} is referenced")
         return nodes[slot]
 
     return load
@@ -195,4 +191,4 @@ def _identify(cursor: str, entry_id: int, stored: bytes, kinds: tuple[int, ...])
 
 
 def _damaged(cursor: str, entry_id: int, why: object) -> CursorDamagedError:
-    return CursorDamagedError(f"cursor {cursor!r}: entry {entry_id} is not the record that belongs there: {why}")
+    return CursorDamagedError(f"cursor {cursor!r}: entry {entry_id} is not the expected record: {why}")

@@ -1,8 +1,8 @@
-"""Nodes of the index: leaves, which tell where the pages are, and inner nodes, which tell where other nodes are.
+"""Nodes of the index: leaves refer to pages, inner nodes to other nodes.
 
-A node is the slot-th of those that the record in that entry of the cursor's ledger has. Leaves are large, for every
-user ledger stands in one; inner nodes are small, for a flush writes one of each level, and with small ones that costs
-little more in a large index than in a small one.
+A node is identified by an entry of the cursor ledger and a slot in that record. Leaves are large because they contain
+all user ledgers. Inner nodes are small because a flush writes at least one on each level, so that a flush of a large
+index costs little more than one of a small index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REF_COLUMNS = len(PageRef._fields)
 
 
 class NodeRef(NamedTuple):
-    """Where a node is, and the checksum of its bytes."""
+    """Location of a node, and the checksum of its bytes."""
 
     entry_id: int
     slot: int
@@ -39,15 +39,15 @@ LEAF = Layout(
 )
 INNER = Layout(
     "an inner node of the index",
-    ("level", "B", "from 1 up"),
-    ("count", "B", f"1 to {INNER_ITEMS}, nodes of the level below"),
+    ("level", "B", "1 or higher"),
+    ("count", "B", f"1 to {INNER_ITEMS} nodes of the level below"),
     ("first user ledgers", "a column", ""),
     *((name, "a column", "of those nodes") for name in NodeRef._fields),
 )
 
 
 class Sums(NamedTuple):
-    """How many pages, and what they amount to."""
+    """Sums over pages."""
 
     pages: int
     acked: int
@@ -64,19 +64,19 @@ def encode_inner(level: int, firsts: Sequence[int], refs: Sequence[NodeRef]) -> 
 
 
 def decode_leaf(raw: bytes) -> tuple[list[int], list[PageRef]]:
-    """:class:`ValueError` for anything but a leaf; so :func:`decode_inner`."""
+    """Decode a leaf. Raises :class:`ValueError` for other data, like :func:`decode_inner`."""
     ledger_ids, *columns = _decode(raw, 0, 1 + _REF_COLUMNS, LEAF_ITEMS)
     return ledger_ids, list(map(PageRef._make, zip(*columns, strict=True)))
 
 
 def sum_leaf(raw: bytes) -> tuple[list[int], Sums]:
-    """A leaf's user ledgers and the sums of its references, without making these."""
+    """Return a leaf's user ledgers and sums, without creating its references."""
     ledger_ids, _, _, _, acked, partial, size, _ = _decode(raw, 0, 1 + _REF_COLUMNS, LEAF_ITEMS)
     return ledger_ids, Sums(len(ledger_ids), sum(acked), sum(partial), sum(size))
 
 
 def acked_in_leaf(raw: bytes) -> tuple[list[int], list[int]]:
-    """Return a leaf's user ledgers and the number of acknowledged entries of each."""
+    """Return a leaf's user ledgers and their numbers of acknowledged entries."""
     ledger_ids, _, _, _, acked, *_ = _decode(raw, 0, 1 + _REF_COLUMNS, LEAF_ITEMS)
     return ledger_ids, acked
 
@@ -87,7 +87,7 @@ def decode_inner(raw: bytes, level: int) -> tuple[list[int], list[NodeRef]]:
 
 
 def find_in_leaf(raw: bytes, ledger_id: int) -> PageRef | None:
-    """One item of a leaf, without decoding the others."""
+    """Return one reference of a leaf, without decoding the others."""
     count = raw[1]
     ledger_ids, at = read_column(raw, _HEAD, count)
     row = bisect_left(ledger_ids, ledger_id)
@@ -111,8 +111,8 @@ def _encode(level: int, columns: tuple[Sequence[int], ...]) -> bytes:
     return bytes(out)
 
 
-def _decode(raw: bytes, level: int, columns: int, most: int) -> list[list[int]]:
-    if len(raw) < _HEAD or raw[0] != level or not 0 < raw[1] <= most:
+def _decode(raw: bytes, level: int, columns: int, capacity: int) -> list[list[int]]:
+    if len(raw) < _HEAD or raw[0] != level or not 0 < raw[1] <= capacity:
         raise ColumnError(f"it is not a node of level {level}")
     at = _HEAD
     decoded = []
@@ -122,5 +122,5 @@ def _decode(raw: bytes, level: int, columns: int, most: int) -> list[list[int]]:
     if at != len(raw):
         raise ColumnError(f"the node ends at byte {at} of {len(raw)}")
     if not all(map(lt, decoded[0], decoded[0][1:])):
-        raise ColumnError("its user ledgers do not ascend")
+        raise ColumnError("its user ledgers are not in ascending order")
     return decoded

@@ -1,7 +1,7 @@
-"""A column: as many numbers as its reader expects, each in as few bytes as the largest difference needs.
+"""Columns: integers of equal width, encoded as differences from the smallest one (frame of reference). The count is not
+stored.
 
-Numbers of one width are coded and decoded by one call for all, where varints would take a step of the interpreter
-each, and one of them can be had without the others.
+Unlike varints, all numbers are encoded and decoded by one call, and each one is addressable without the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from bookstand.proto import wire_format
 from bookstand.proto.struct_layout import Layout
 
-# There are no machine numbers of three bytes; they travel as four, of which the highest is left out.
+# The array module has no three-byte integers; they are converted from four bytes by dropping the highest one.
 _CODES = {1: "B", 2: "H", 3: "I", 4: "I", 8: "Q"}
 _LARGEST = (1 << 64) - 1
 
@@ -27,14 +27,14 @@ _SWAP = sys.byteorder == "big"
 
 
 class ColumnError(ValueError):
-    """The bytes are not a column of that many numbers."""
+    """The bytes are not a column of the expected length."""
 
 
-def write_column(out: bytearray, numbers: Sequence[int], least_width: int = 0) -> None:
+def write_column(out: bytearray, numbers: Sequence[int], min_width: int = 0) -> None:
     """Append ``numbers``: at least one, each from 0 to 2^64 − 1."""
     base = min(numbers)
     span = max(numbers) - base
-    if not span and not least_width:
+    if not span and not min_width:
         out.append(0)
         wire_format.write_varint(out, base)
         return
@@ -52,13 +52,13 @@ def write_column(out: bytearray, numbers: Sequence[int], least_width: int = 0) -
 
 
 def read_column(data: bytes, at: int, count: int) -> tuple[list[int], int]:
-    """The ``count`` numbers of the column at ``at``, and where it ends."""
+    """Return the ``count`` numbers of the column at ``at``, and the offset of its end."""
     width, base, at = _head(data, at)
     if not width:
         return [base] * count, at
     end = at + width * count
     if end > len(data):
-        raise ColumnError(f"a column wants {width * count} bytes where {len(data) - at} are left")
+        raise ColumnError(f"a column needs {width * count} bytes, but {len(data) - at} remain")
     packed: bytes | bytearray = data[at:end]
     if width == 3:
         packed = bytearray(4 * count)
@@ -74,7 +74,7 @@ def read_column(data: bytes, at: int, count: int) -> tuple[list[int], int]:
 
 
 def pick(data: bytes, at: int, count: int, row: int) -> tuple[int, int]:
-    """The number in ``row`` of the column at ``at``, and where the column ends."""
+    """Return the number in ``row`` of the column at ``at``, and the offset of the column's end."""
     width, base, at = _head(data, at)
     start = at + width * row
     number = base + int.from_bytes(data[start : start + width], "little")
@@ -84,7 +84,7 @@ def pick(data: bytes, at: int, count: int, row: int) -> tuple[int, int]:
 
 def _check(number: int) -> None:
     if number > _LARGEST:
-        raise ColumnError(f"{number} takes more than 64 bits")
+        raise ColumnError(f"{number} does not fit into 64 bits")
 
 
 def _head(data: bytes, at: int) -> tuple[int, int, int]:
@@ -92,6 +92,6 @@ def _head(data: bytes, at: int) -> tuple[int, int, int]:
         raise ColumnError("a column is missing")
     width = data[at]
     if width and width not in _CODES:
-        raise ColumnError(f"there are no columns of width {width}")
+        raise ColumnError(f"{width} is not a column width")
     base, at = wire_format.read_varint(data, at + 1, len(data))
     return width, base, at

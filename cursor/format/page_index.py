@@ -1,19 +1,19 @@
-"""The index of a cursor: user ledger -> where its page is. A copy-on-write B+-tree over the entries of its ledger.
+"""Index of a cursor, from user ledgers to their pages: a copy-on-write B+-tree in the entries of the cursor ledger.
 
-A flush writes the nodes that changed since the last one, from the leaves up to the root, and refers to all others where
-they stand already; so it costs what has changed, and the depth of the tree, not the number of user ledgers. The nodes
-of one flush go into its marker, and into records before it if they are too many; node.py has their layout. Every
-reference to a node carries the checksum of its bytes, down from the root in the marker, so that a node of another time
-or of another cursor is not taken for the one that was meant.
+A flush writes the nodes that changed since the last flush, from the leaves up to the root, and refers to the stored
+copies of all others. Its cost depends on the changes and the depth of the tree, not on the number of user ledgers. The
+nodes of a flush are stored in its marker, and in node records before it if they do not fit; index_node.py defines their
+layout. Every reference to a node, from the root in the marker down, contains the checksum of its bytes, so that a stale
+node or a node of another cursor is detected.
 
-In memory a leaf that is stored stays in its stored form, some 15 bytes for a user ledger, and is decoded when it
-changes. Nothing here is safe between threads, and nothing does I/O.
+In memory a stored leaf stays encoded, at about 15 bytes for each user ledger, and is decoded when it changes. This
+module is not thread-safe, and does no I/O.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import google_crc32c
@@ -39,27 +39,27 @@ from bookstand.proto import wire_format
 from bookstand.proto.struct_layout import Layout
 
 Load = Callable[[int, int], bytes]
-"""(entry id, slot) -> the bytes of the node there."""
+"""(entry id, slot) -> the bytes of the node."""
 
 ROOT = Layout(
     "the root of a cursor's index",
     ("count", "varint", "user ledgers"),
-    ("acked", "varint", "entries that are acknowledged, of all pages"),
-    ("partial", "varint", "entries that are acknowledged in part, of all pages"),
+    ("acked", "varint", "acknowledged entries of all pages"),
+    ("partial", "varint", "partially acknowledged entries of all pages"),
     ("size", "varint", "bytes of all pages"),
-    ("entry id", "varint, if count > 0", "where the uppermost node is"),
-    ("slot", "varint, if count > 0", "which of the nodes there it is"),
+    ("entry id", "varint, if count > 0", "of the topmost node"),
+    ("slot", "varint, if count > 0", "of that node in the entry"),
     ("CRC32C", "varint, if count > 0", "of that node's bytes"),
 )
 
-# With no more than this fraction of its items a node is joined to its neighbour, when something is removed from it.
-_FEWEST = 4
-# What a record needs for a node besides its bytes: a tag and a length.
+# A node is merged with a neighbor when removals leave it at most this fraction full, given as a divisor.
+_MIN_FILL = 4
+# Size of the tag and length of a node in a record.
 NODE_FRAMING = 2 + 3
 
 
 class _Leaf:
-    """Decoded while ``raw`` is None; otherwise only the first user ledger is at hand."""
+    """A leaf: decoded while ``raw`` is None, otherwise encoded."""
 
     __slots__ = ("changes", "first", "keys", "raw", "ref", "refs", "weight")
 
@@ -78,20 +78,19 @@ class _Leaf:
     def __len__(self) -> int:
         return len(self.keys) if self.raw is None else self.raw[1]
 
-    def touch(self) -> None:
-        """It is about to change: decode it, and forget where it is stored."""
+    def mark_dirty(self) -> None:
+        """Decode the leaf, and drop the reference to its stored copy, before a change."""
         if self.raw is not None:
             self.keys, self.refs = decode_leaf(self.raw)
             self.raw = None
         self.ref = None
         self.changes += 1
 
-    def settle(self) -> None:
-        """It has changed."""
+    def update_first(self) -> None:
         if self.keys:
             self.first = self.keys[0]
 
-    def freeze(self, raw: bytes, ref: NodeRef) -> None:
+    def mark_clean(self, raw: bytes, ref: NodeRef) -> None:
         self.raw = raw
         self.ref = ref
         self.weight = len(raw)
@@ -117,19 +116,19 @@ class _Leaf:
         at = bisect_left(self.keys, ledger_id)
         return self.refs[at] if at < len(self.keys) and self.keys[at] == ledger_id else None
 
-    def cut(self, at: int) -> _Leaf:
-        """The items from ``at`` on leave for a new leaf."""
+    def split(self, at: int) -> _Leaf:
+        """Move the items from ``at`` on to a new leaf."""
         other = _Leaf(self.keys[at:], self.refs[at:])
         del self.keys[at:], self.refs[at:]
         return other
 
-    def join(self, other: _Leaf) -> None:
+    def merge(self, other: _Leaf) -> None:
         self.keys += other.keys
         self.refs += other.refs
 
 
 class _Inner:
-    """``firsts`` are the first user ledgers of the children."""
+    """An inner node. ``firsts`` are the first user ledgers of its children."""
 
     __slots__ = ("changes", "children", "firsts", "level", "ref", "weight")
 
@@ -150,22 +149,22 @@ class _Inner:
     def first(self) -> int:
         return self.firsts[0]
 
-    def touch(self) -> None:
+    def mark_dirty(self) -> None:
         self.ref = None
         self.changes += 1
 
-    def settle(self) -> None:
+    def update_first(self) -> None:
         pass
 
     def child_for(self, ledger_id: int) -> int:
         return max(bisect_right(self.firsts, ledger_id) - 1, 0)
 
-    def cut(self, at: int) -> _Inner:
+    def split(self, at: int) -> _Inner:
         other = _Inner(self.level, self.firsts[at:], self.children[at:])
         del self.firsts[at:], self.children[at:]
         return other
 
-    def join(self, other: _Inner) -> None:
+    def merge(self, other: _Inner) -> None:
         self.firsts += other.firsts
         self.children += other.children
 
@@ -174,10 +173,11 @@ _Node = _Leaf | _Inner
 
 
 class PreparedIndex(NamedTuple):
-    """What a flush has to write of the index.
+    """The part of the index that a flush writes.
 
-    ``nodes`` has one list for each entry, from ``entry_id`` on: all but the last become records of nodes, the last one
-    goes into the marker. ``node_bytes`` and ``page_bytes`` are the sizes of all nodes and pages that the root leads to.
+    ``nodes`` has one list for each entry, from ``entry_id`` on: all but the last become node records, the last one is
+    stored in the marker. ``node_bytes`` and ``page_bytes`` are the sizes of all nodes and pages reachable from the
+    root.
     """
 
     entry_id: int
@@ -191,8 +191,8 @@ class PreparedIndex(NamedTuple):
         return self.entry_id + len(self.nodes) - 1
 
 
-class _Writing:
-    """Nodes on their way into entries."""
+class _NodeWriter:
+    """Assigns changed nodes to entries."""
 
     def __init__(self, entry_id: int, room: int | None) -> None:
         self.entry_id = entry_id
@@ -207,7 +207,7 @@ class _Writing:
         if self._room is not None and self._used > self._room:
             if size > self._room:
                 raise EntryTooLargeError(
-                    f"a node of the index takes {size} bytes, but an entry has {self._room} for it"
+                    f"a node of the index takes {size} bytes, but an entry has room for {self._room}"
                 )
             self.nodes.append([])
             self._used = size
@@ -218,9 +218,9 @@ class _Writing:
 
 
 class PageIndex:
-    """A sorted map from user ledger ids to :class:`PageRef`, and how it is stored.
+    """A sorted, persistent map from user ledger ids to :class:`PageRef`.
 
-    ``acked``, ``partial`` and ``page_bytes`` are the sums over all pages.
+    ``acked``, ``partial`` and ``page_bytes`` are sums over all pages.
     """
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ class PageIndex:
         self.page_bytes = 0
         self._count = 0
         self._root: _Node = _Leaf([], [])
-        self._writing: _Writing | None = None
+        self._writer: _NodeWriter | None = None
 
     # -- the map -------------------------------------------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class PageIndex:
 
     @property
     def last_ledger(self) -> int:
-        """The highest user ledger; -1 if there is none."""
+        """Highest user ledger; -1 if the index is empty."""
         node = self._root
         while isinstance(node, _Inner):
             node = node.children[-1]
@@ -255,7 +255,7 @@ class PageIndex:
         return keys[-1] if keys else -1
 
     def items(self) -> Iterator[tuple[int, PageRef]]:
-        """In ascending order. The index must not change meanwhile."""
+        """Iterate in ascending order. The index must not change meanwhile."""
         for leaf in _leaves(self._root):
             yield from zip(*leaf.items(), strict=True)
 
@@ -267,7 +267,7 @@ class PageIndex:
 
     def set(self, ledger_id: int, ref: PageRef) -> None:
         path, leaf = self._descend(ledger_id)
-        _touch(path, leaf)
+        _mark_dirty(path, leaf)
         at = bisect_left(leaf.keys, ledger_id)
         if at < len(leaf.keys) and leaf.keys[at] == ledger_id:
             self._count_page(leaf.refs[at], -1)
@@ -276,30 +276,30 @@ class PageIndex:
             leaf.keys.insert(at, ledger_id)
             leaf.refs.insert(at, ref)
         self._count_page(ref, 1)
-        self._settle_growth(path, leaf, at + 1 == len(leaf))
+        self._rebalance_growth(path, leaf, at + 1 == len(leaf))
 
     def remove(self, ledger_id: int) -> PageRef | None:
-        """What was there."""
+        """Remove a user ledger. Returns its former reference."""
         path, leaf = self._descend(ledger_id)
         ref = leaf.find(ledger_id)
         if ref is None:
             return None
-        _touch(path, leaf)
+        _mark_dirty(path, leaf)
         at = bisect_left(leaf.keys, ledger_id)
         del leaf.keys[at], leaf.refs[at]
         self._count_page(ref, -1)
-        leaf.settle()
+        leaf.update_first()
         for inner, child in reversed(path):
-            _settle_child(inner, child)
-        self._settle_root()
+            _rebalance_child(inner, child)
+        self._shrink_root()
         return ref
 
     def remove_below(self, ledger_id: int) -> int:
-        """Remove the user ledgers with lower ids. Returns how many there were."""
+        """Remove the user ledgers with lower ids. Returns their number."""
         before = self._count
         if before and self._root.first < ledger_id:
             self._trim(self._root, ledger_id)
-            self._settle_root()
+            self._shrink_root()
         return before - self._count
 
     def _descend(self, ledger_id: int) -> tuple[list[tuple[_Inner, int]], _Leaf]:
@@ -320,30 +320,30 @@ class PageIndex:
         self.partial += sign * sums.partial
         self.page_bytes += sign * sums.size
 
-    def _settle_growth(self, path: list[tuple[_Inner, int]], leaf: _Leaf, at_end: bool) -> None:
-        """Divide what has become too large, from the leaf up."""
-        leaf.settle()
+    def _rebalance_growth(self, path: list[tuple[_Inner, int]], leaf: _Leaf, at_end: bool) -> None:
+        """Split overfull nodes, from the leaf up."""
+        leaf.update_first()
         node: _Node = leaf
-        sibling = _divide(leaf, at_end)
+        sibling = _split(leaf, at_end)
         for inner, child in reversed(path):
             inner.firsts[child] = node.first
             if sibling is not None:
                 inner.firsts.insert(child + 1, sibling.first)
                 inner.children.insert(child + 1, sibling)
             node = inner
-            sibling = _divide(inner, child + 2 == len(inner))
+            sibling = _split(inner, child + 2 == len(inner))
         if sibling is not None:
             self._root = _Inner(node.level + 1, [node.first, sibling.first], [node, sibling])
 
     def _trim(self, node: _Node, ledger_id: int) -> None:
-        """``node`` has something to remove."""
-        node.touch()
+        """Remove lower user ledgers from a node that contains at least one."""
+        node.mark_dirty()
         if isinstance(node, _Leaf):
             at = bisect_left(node.keys, ledger_id)
             for ref in node.refs[:at]:
                 self._count_page(ref, -1)
             del node.keys[:at], node.refs[:at]
-            node.settle()
+            node.update_first()
             return
         at = node.child_for(ledger_id)
         for child in node.children[:at]:
@@ -352,89 +352,89 @@ class PageIndex:
         del node.firsts[:at], node.children[:at]
         if node.first < ledger_id:
             self._trim(node.children[0], ledger_id)
-            _settle_child(node, 0)
+            _rebalance_child(node, 0)
 
-    def _settle_root(self) -> None:
-        """A root with one child gives way to it."""
+    def _shrink_root(self) -> None:
+        """Replace a root with a single child by that child."""
         while isinstance(self._root, _Inner) and len(self._root) < 2:
             self._root = self._root.children[0] if len(self._root) else _Leaf([], [])
 
     # -- storing -------------------------------------------------------------------------------------------------------
 
     def prepare(self, entry_id: int, room: int | None = None) -> PreparedIndex:
-        """Encode what changed since the last commit, to be written into the entries from ``entry_id`` on.
+        """Encode the changes since the last commit for the entries from ``entry_id`` on, each with at most ``room``
+        bytes of nodes, including framing.
 
-        No entry is given more than ``room`` bytes of nodes, framing included. To be followed by :meth:`commit` when all
-        entries are durable, or by :meth:`abort`; the index may change in between, and these changes are of the next
-        flush then. What raises here leaves everything as it was.
+        Callers must call :meth:`commit` when all entries are durable, or :meth:`abort`. Changes in between belong to
+        the next flush. An exception leaves the index unchanged.
         """
-        if self._writing is not None:
-            raise IllegalOperationError("the index is being written already")
-        writing = _Writing(entry_id, room)
+        if self._writer is not None:
+            raise IllegalOperationError("the index is already being written")
+        writer = _NodeWriter(entry_id, room)
         root = bytearray()
         for number in (self._count, self.acked, self.partial, self.page_bytes):
             wire_format.write_varint(root, number)
         if self._count:
-            for number in self._write(self._root, writing):
+            for number in self._write(self._root, writer):
                 wire_format.write_varint(root, number)
-        self._writing = writing
+        self._writer = writer
         return PreparedIndex(
-            entry_id, bytes(root), writing.nodes, self._root.weight if self._count else 0, self.page_bytes
+            entry_id, bytes(root), writer.nodes, self._root.weight if self._count else 0, self.page_bytes
         )
 
-    def _write(self, node: _Node, writing: _Writing) -> NodeRef:
+    def _write(self, node: _Node, writer: _NodeWriter) -> NodeRef:
         if node.ref is not None:
             return node.ref
         if isinstance(node, _Leaf):
             raw = encode_leaf(node.keys, node.refs)
             node.weight = len(raw)
         else:
-            refs = [child.ref or self._write(child, writing) for child in node.children]
+            refs = [child.ref or self._write(child, writer) for child in node.children]
             raw = encode_inner(node.level, node.firsts, refs)
             node.weight = len(raw) + sum([child.weight for child in node.children])
-        return writing.put(node, raw)
+        return writer.put(node, raw)
 
     def commit(self) -> None:
-        """What was prepared is durable: what has not changed meanwhile need not be written again."""
-        for node, changes, raw, ref in self._end_writing().written:
+        """Mark the prepared nodes clean, except nodes that have changed since."""
+        for node, changes, raw, ref in self._end_write().written:
             if node.changes != changes:
                 continue
             if isinstance(node, _Leaf):
-                node.freeze(raw, ref)
+                node.mark_clean(raw, ref)
             else:
                 node.ref = ref
 
     def abort(self) -> None:
-        """What was prepared did not become durable: the next flush writes it."""
-        self._end_writing()
+        """Discard the prepared nodes, so that the next flush writes them."""
+        self._end_write()
 
     @property
     def is_prepared(self) -> bool:
-        """Whether :meth:`commit` or :meth:`abort` is to come."""
-        return self._writing is not None
+        """True between :meth:`prepare` and :meth:`commit` or :meth:`abort`."""
+        return self._writer is not None
 
-    def _end_writing(self) -> _Writing:
-        writing = self._writing
-        if writing is None:
+    def _end_write(self) -> _NodeWriter:
+        writer = self._writer
+        if writer is None:
             raise IllegalOperationError("the index is not being written")
-        self._writing = None
-        return writing
+        self._writer = None
+        return writer
 
     @classmethod
     def read(cls, root: bytes, load: Load, *, cursor: str = "") -> PageIndex:
-        """The index as it was prepared with ``root``. Nodes that are not those that were written are
-        :class:`CursorDamagedError`, which names ``cursor``; what ``load`` raises comes through."""
-        return _Reading(cursor, load).index(root)
+        """Read the index that was prepared with ``root``. Raises :class:`CursorDamagedError`, which names ``cursor``,
+        for damaged nodes, and passes exceptions of ``load`` through."""
+        return _IndexReader(cursor, load).index(root)
 
     @classmethod
     def build(cls, items: Iterable[tuple[int, PageRef]]) -> PageIndex:
-        """From items in ascending order; nothing of it is stored yet."""
+        """Build an index from items in ascending order. None of its nodes is stored."""
         index = cls()
         pairs = list(items)
         nodes: list[_Node] = []
         for at in range(0, len(pairs), _Leaf.capacity):
-            some = pairs[at : at + _Leaf.capacity]
-            nodes.append(_Leaf([ledger_id for ledger_id, _ in some], [ref for _, ref in some]))
+            group_items = pairs[at : at + _Leaf.capacity]
+            nodes.append(_Leaf([ledger_id for ledger_id, _ in group_items], [ref for _, ref in group_items]))
         for _, ref in pairs:
             index._count_page(ref, 1)
         level = 0
@@ -446,24 +446,6 @@ class PageIndex:
             index._root = nodes[0]
         return index
 
-    def renumber(self, entry_of: Callable[[int, PageRef], int]) -> PageIndex:
-        """The same pages in another ledger, where each begins in the entry that ``entry_of`` tells. This index stays
-        as it is, so that nothing has happened if the other ledger does not come about."""
-        return PageIndex.build(
-            [(ledger_id, ref._replace(entry_id=entry_of(ledger_id, ref))) for ledger_id, ref in self.items()]
-        )
-
-    def nodes_below(self, entry_id: int) -> list[NodeRef]:
-        """The stored nodes in entries before ``entry_id`` that are still of use."""
-        return [node.ref for node in _nodes(self._root) if node.ref is not None and node.ref.entry_id < entry_id]
-
-    def reachable(self) -> Set[int]:
-        """The entries of the cursor's ledger that pages and stored nodes are in."""
-        entries = {node.ref.entry_id for node in _nodes(self._root) if node.ref is not None}
-        for _, ref in self.items():
-            entries.update(range(ref.entry_id, ref.entry_id + ref.parts))
-        return entries
-
 
 def _leaves(node: _Node) -> Iterator[_Leaf]:
     if isinstance(node, _Leaf):
@@ -473,70 +455,63 @@ def _leaves(node: _Node) -> Iterator[_Leaf]:
             yield from _leaves(child)
 
 
-def _nodes(node: _Node) -> Iterator[_Node]:
-    yield node
-    if isinstance(node, _Inner):
-        for child in node.children:
-            yield from _nodes(child)
-
-
-def _touch(path: list[tuple[_Inner, int]], leaf: _Leaf) -> None:
+def _mark_dirty(path: list[tuple[_Inner, int]], leaf: _Leaf) -> None:
     for inner, _ in path:
-        inner.touch()
-    leaf.touch()
+        inner.mark_dirty()
+    leaf.mark_dirty()
 
 
-def _divide(node: _Node, at_end: bool) -> _Node | None:
-    """The new right neighbour of a node that has become too large. What came to its end leaves a full node behind, for
-    user ledgers mostly come in ascending order."""
+def _split(node: _Node, at_end: bool) -> _Node | None:
+    """Split an overfull node, and return its new right neighbor. A split after an insertion at the end leaves a full
+    node, because user ledgers are mostly added in ascending order."""
     if len(node) <= node.capacity:
         return None
-    return node.cut(node.capacity if at_end else len(node) // 2)
+    return node.split(node.capacity if at_end else len(node) // 2)
 
 
-def _settle_child(inner: _Inner, child: int) -> None:
-    """A child that something was removed from: drop it, join it to a neighbour, or note what is first in it now."""
+def _rebalance_child(inner: _Inner, child: int) -> None:
+    """Drop a child after a removal if it is empty, merge it if it is small, and update its first user ledger."""
     node = inner.children[child]
     if not len(node):
         del inner.firsts[child], inner.children[child]
         return
     inner.firsts[child] = node.first
     if _is_small(inner, child):
-        _join(inner, max(child - 1, 0))
+        _merge(inner, max(child - 1, 0))
 
 
-def _join(inner: _Inner, left: int) -> None:
-    """Make one of two neighbours, or two of nearly equal size if together they are too large for one."""
+def _merge(inner: _Inner, left: int) -> None:
+    """Merge two neighbors, or distribute their items evenly if one node cannot hold them."""
     node, other = inner.children[left], inner.children[left + 1]
-    node.touch()
-    other.touch()
+    node.mark_dirty()
+    other.mark_dirty()
     if isinstance(node, _Leaf) and isinstance(other, _Leaf):
-        node.join(other)
+        node.merge(other)
     elif isinstance(node, _Inner) and isinstance(other, _Inner):
         seam = len(node)
-        node.join(other)
-        # Either may have come with a single small child, which had no neighbour to be joined to before.
+        node.merge(other)
+        # Either node may have had a single small child, which had no neighbor to merge with.
         for child in (seam, seam - 1):
             if _is_small(node, child):
-                _join(node, max(child - 1, 0))
+                _merge(node, max(child - 1, 0))
     inner.firsts[left] = node.first
     if len(node) > node.capacity:
-        half = node.cut(len(node) // 2)
+        half = node.split(len(node) // 2)
         inner.firsts[left + 1], inner.children[left + 1] = half.first, half
     else:
         del inner.firsts[left + 1], inner.children[left + 1]
 
 
 def _is_small(inner: _Inner, child: int) -> bool:
-    """Whether the child is to be joined to a neighbour, and there is one."""
+    """Return True if the child must be merged with a neighbor, and has one."""
     if not 0 <= child < len(inner) or len(inner) < 2:
         return False
     node = inner.children[child]
-    return len(node) <= node.capacity // _FEWEST
+    return len(node) <= node.capacity // _MIN_FILL
 
 
-class _Reading:
-    """Builds an index from stored nodes, and checks on the way that each is the one that was referred to."""
+class _IndexReader:
+    """Builds an index from stored nodes, and verifies each node against its reference."""
 
     def __init__(self, cursor: str, load: Load) -> None:
         self._cursor = cursor
@@ -558,14 +533,14 @@ class _Reading:
         if ref is not None:
             index._root = self._node(ref, None, 0, None)
         if (count, acked, partial, page_bytes) != (len(index), index.acked, index.partial, index.page_bytes):
-            raise CursorDamagedError(f"cursor {self._cursor!r}: its index does not amount to what its root says")
+            raise CursorDamagedError(f"cursor {self._cursor!r}: the sums over its index do not match its root")
         return index
 
-    def _node(self, ref: NodeRef, level: int | None, least: int, bound: int | None) -> _Node:
-        """The node, whose user ledgers are from ``least`` on and below ``bound``."""
+    def _node(self, ref: NodeRef, level: int | None, lower: int, bound: int | None) -> _Node:
+        """Read a node, whose user ledgers must be at least ``lower`` and less than ``bound``."""
         raw = self._load(ref.entry_id, ref.slot)
         if google_crc32c.value(raw) != ref.crc:
-            raise self._damaged(ref, "its checksum is another")
+            raise self._damaged(ref, "its checksum does not match")
         if level is None:
             level = level_of(raw)
         try:
@@ -575,12 +550,12 @@ class _Reading:
                 keys, sums = sum_leaf(raw)
         except ValueError as error:
             raise self._damaged(ref, error) from error
-        if keys[0] < least or (bound is not None and keys[-1] >= bound):
-            raise self._damaged(ref, "it has user ledgers of other nodes")
+        if keys[0] < lower or (bound is not None and keys[-1] >= bound):
+            raise self._damaged(ref, "it contains user ledgers of other nodes")
         if not level:
             leaf = _Leaf(keys, [])
             self._index._count_pages(sums, 1)
-            leaf.freeze(raw, ref)
+            leaf.mark_clean(raw, ref)
             return leaf
         bounds = [*keys[1:], bound]
         inner = _Inner(
@@ -592,6 +567,6 @@ class _Reading:
 
     def _damaged(self, ref: NodeRef, why: object) -> CursorDamagedError:
         return CursorDamagedError(
-            f"cursor {self._cursor!r}: slot {ref.slot} of entry {ref.entry_id} is not the node of the index that"
-            f" belongs there: {why}"
+            f"cursor {self._cursor!r}: slot {ref.slot} of entry {ref.entry_id} is not the expected node of the index:"
+            f" {why}"
         )

@@ -1,4 +1,4 @@
-"""Where a page is, and what is known of it without reading it."""
+"""References to stored pages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class PageRef(NamedTuple):
-    """The page is in the cursor ledger's entries from ``entry_id`` on, ``parts`` of them.
+    """Location and summary of a page, which is stored in ``parts`` entries of the cursor ledger from ``entry_id`` on.
 
-    ``generation`` is the number of the flush that wrote it; ``acked`` entries are acknowledged and ``partial`` more in
-    part. ``size`` is in bytes of all parts together, ``crc`` a checksum over the parts' checksums.
+    ``generation`` is the number of the flush that wrote it. ``acked`` and ``partial`` are its numbers of acknowledged
+    and partially acknowledged entries. ``size`` is the size of all parts, ``crc`` a checksum over their checksums.
     """
 
     entry_id: int

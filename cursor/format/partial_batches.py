@@ -1,8 +1,8 @@
-"""Batches that are acknowledged in part, of one user ledger.
+"""Encoding of the partially acknowledged batches of one user ledger.
 
-A batch's messages that are NOT yet acknowledged are the set bits of a number. There are as many batches as the page
-says, in ascending order of their entries; columns are those of columns.py. Form 0 is for batches of at most 64
-messages, in which the whole is coded by few calls.
+The set bits of a number are the messages of a batch that are NOT acknowledged. The number of batches is stored in the
+page; they are in ascending order of their entries, in columns (packed_column.py). Form 0, for batches of at most 64
+messages, needs only a few bulk calls.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from bookstand.proto.struct_layout import Layout
 _WORDS = 0
 _BYTES = 1
 _WORD_BITS = 64
-_MOST_EQUAL = FREE_BYTES // RECORD_BYTES
+_MAX_ZERO_WIDTH = FREE_BYTES // RECORD_BYTES
 
 BATCHES = Layout(
-    "batches that are acknowledged in part",
+    "partially acknowledged batches",
     ("first entry id", "varint", ""),
-    ("distances", "a column", "to the entry before, for all but the first; absent if there is one batch"),
-    ("batch sizes", "a column", "0: not known"),
+    ("distances", "a column", "to the previous entry, for all but the first; absent for a single batch"),
+    ("batch sizes", "a column", "0: unknown"),
     ("form", "B", f"{_WORDS} or {_BYTES}"),
     (
         "numbers",
-        "a column, or one and bytes",
+        "a column, or a column and bytes",
         f"form {_WORDS}: a column of numbers; {_BYTES}: a column of lengths, and the numbers, little-endian",
     ),
 )
 
 
 def encode_batches(partial: Mapping[int, int], sizes: Mapping[int, int]) -> bytes:
-    """``partial`` by entry id, at least one; ``sizes`` of those batches whose size is known."""
+    """Encode at least one batch by entry id. ``sizes`` holds the known sizes of batches."""
     entries = sorted(partial)
     numbers = list(map(partial.__getitem__, entries))
-    # A column of zeros is the same, however long.
+    # The encoding of a column of zeros does not depend on its length.
     known = [sizes.get(entry, 0) for entry in entries] if sizes else [0]
     if min(numbers) < 0 or min(known) < 0 or not _all_fit(numbers, known):
         raise IncorrectParameterError("a batch has unacknowledged indexes outside its size")
@@ -51,19 +51,20 @@ def encode_batches(partial: Mapping[int, int], sizes: Mapping[int, int]) -> byte
     write_column(out, known)
     if max(numbers).bit_length() <= _WORD_BITS:
         out.append(_WORDS)
-        # The limit on expansion counts batches against stored bytes, so that many batches must take some.
-        write_column(out, numbers, least_width=1 if len(numbers) > _MOST_EQUAL else 0)
+        # The expansion limit relates batches to stored bytes, so many equal numbers must not have width 0.
+        write_column(out, numbers, min_width=1 if len(numbers) > _MAX_ZERO_WIDTH else 0)
     else:
         out.append(_BYTES)
         lengths = [(number.bit_length() + 7) >> 3 for number in numbers]
-        write_column(out, lengths, least_width=1 if len(lengths) > _MOST_EQUAL else 0)
+        write_column(out, lengths, min_width=1 if len(lengths) > _MAX_ZERO_WIDTH else 0)
         out += b"".join([number.to_bytes(length, "little") for number, length in zip(numbers, lengths, strict=True)])
     return bytes(out)
 
 
 def decode_batches(data: bytes, count: int, limits: ExpansionLimits = DEFAULT) -> tuple[dict[int, int], dict[int, int]]:
-    """What :func:`encode_batches` was given for ``count`` batches; :class:`ValueError` for anything else."""
-    # Columns of equal numbers take no bytes for each.
+    """Return the arguments of :func:`encode_batches` for ``count`` batches. Raises :class:`ValueError` for other
+    data."""
+    # Columns of equal numbers take no bytes per number, so the data does not bound the count.
     limits.of(len(data)).take(count * RECORD_BYTES, f"a page with {count} partially acknowledged batches")
     first, at = wire_format.read_varint(data, 0, len(data))
     distances: list[int] = []

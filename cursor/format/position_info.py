@@ -1,15 +1,14 @@
-"""Full snapshots of a cursor in Pulsar's own form (PositionInfo), as its readers of every version understand them.
+"""Codec of full cursor snapshots in Pulsar's form (PositionInfo), which every version of Pulsar reads.
 
     1, 2  ledger and entry of the mark-delete position
     3     acknowledged ranges
     4     properties
     5     batch sets
-    6     acknowledged entries as words of bits, one field a ledger; not looked at if there is a range
+    6     acknowledged entries as words of bits, one field per ledger; ignored if there are ranges
 
-Writers of old versions left behind what the mark-delete position had passed, and ranges from one ledger into another;
-reading drops the one and splits the other. Everything is read in one pass over the bytes, ranges and words many at a
-time, because a snapshot may hold millions of them. Where they have an unusual shape they are read singly for a while,
-so that odd ones among the others are not looked at again and again.
+Old versions of Pulsar wrote ranges before the mark-delete position, which reading drops, and ranges across ledgers,
+which it splits. A snapshot may contain millions of ranges and words, so they are decoded in bulk. Fields with an
+unusual encoding are decoded one by one for a while, so that bulk decoding does not fail again and again.
 """
 
 from __future__ import annotations
@@ -65,19 +64,19 @@ _PROPERTY_TAG = tag(_PROPERTY, BYTES)
 _BATCH_TAG = tag(_BATCH, BYTES)
 _LONGS_TAG = tag(_LONGS, BYTES)
 
-# Ledgers that are written at a time.
-_AT_ONCE = 64
+# Number of ledgers in one bulk encoding call.
+_LEDGERS_PER_CALL = 64
 
-# Ranges that are added at a time: few enough to stay in the processor's cache.
-_ROWS = 1 << 14
+# Number of ranges that are added in bulk; small enough for the processor's cache.
+_RANGES_PER_CALL = 1 << 14
 
 _CONTAINER_BITS = 16
 _WORD_BYTES = 8
 
 
 class Snapshot(NamedTuple):
-    """A state as it was read. ``unsplit`` are ledgers that a range reaches into, of which nobody said how many entries
-    they have: what the range says of them is not in the state."""
+    """A decoded state. ``unsplit`` are the ledgers of unknown length in which a range across ledgers begins. The state
+    does not contain the part of the range in such a ledger."""
 
     state: AckSnapshot
     unsplit: frozenset[int]
@@ -93,9 +92,9 @@ class EncodedSnapshot(NamedTuple):
 
 
 def read(data: bytes, entries: Mapping[int, int] | None = None, expansion: Expansion | None = None) -> Snapshot:
-    """The state in a snapshot. ``entries`` is the number of entries of each of the topic's ledgers, by which ranges
-    from one ledger into another are split. ``expansion`` is that of the entries that the snapshot was read from; None:
-    the default limits."""
+    """Decode a snapshot. ``entries`` maps the topic's ledgers to their numbers of entries, and is needed to split
+    ranges across ledgers. ``expansion`` is the budget of the entries that the snapshot was read from; None means the
+    default limits."""
     expansion = expansion or DEFAULT.of(len(data))
     try:
         parts = _Parts.of(data, expansion)
@@ -130,7 +129,7 @@ def from_parts(
     entries: Mapping[int, int] | None = None,
     limits: ExpansionLimits = DEFAULT,
 ) -> Snapshot:
-    """The state in a cursor's record."""
+    """Decode the state in a cursor's record."""
     acked: dict[int, BitMap64] = {}
     unsplit: set[int] = set()
     rows = np.array(list(ranges), dtype=np.int64).reshape(-1, 4)
@@ -138,12 +137,12 @@ def from_parts(
         _add_ranges(acked, _split(rows, entries or {}, unsplit), mark_delete, limits.of(rows.nbytes))
     except ExpansionError as error:
         raise MalformedAckStateError(f"the record of the cursor cannot be read: {error}") from None
-    kept = {Position(ledger, entry): bits for ledger, entry, bits in batches if (ledger, entry) > mark_delete}
-    return Snapshot(AckSnapshot(mark_delete, acked, kept, dict(properties)), frozenset(unsplit))
+    included = {Position(ledger, entry): bits for ledger, entry, bits in batches if (ledger, entry) > mark_delete}
+    return Snapshot(AckSnapshot(mark_delete, acked, included, dict(properties)), frozenset(unsplit))
 
 
 class _Parts:
-    """What stands in a snapshot, before any of it is judged."""
+    """The decoded fields of a snapshot, before validation."""
 
     def __init__(self, expansion: Expansion) -> None:
         self._expansion = expansion
@@ -159,22 +158,22 @@ class _Parts:
     def of(cls, data: bytes, expansion: Expansion) -> _Parts:
         parts = cls(expansion)
         at = 0
-        # Nothing is looked at many at a time before here, by tag.
-        again = {_RANGE_TAG: 0, _LONGS_TAG: 0}
+        # Per tag: the offset at which bulk decoding may be tried again.
+        retry_at = {_RANGE_TAG: 0, _LONGS_TAG: 0}
         while at < len(data):
             key = data[at]
-            if key in again and at >= again[key]:
-                end = parts._take_many(data, at, key)
+            if key in retry_at and at >= retry_at[key]:
+                end = parts._read_many(data, at, key)
                 if end - at < SLICE:
-                    again[key] = end + SLICE
+                    retry_at[key] = end + SLICE
                 if end > at:
                     at = end
                     continue
-            at = parts._take(data, at)
+            at = parts._read_field(data, at)
         return parts
 
-    def _take_many(self, data: bytes, at: int, key: int) -> int:
-        """As many fields of a kind as stand there in the usual shape, and where these end."""
+    def _read_many(self, data: bytes, at: int, key: int) -> int:
+        """Bulk-decode the run of fields in the usual encoding. Returns the offset of its end."""
         if key == _LONGS_TAG:
             sets, end = read_longs(data, at, _LONGS, self._expansion)
             self.longs += sets
@@ -183,8 +182,8 @@ class _Parts:
             self.ranges.append(ranges)
         return end
 
-    def _take(self, data: bytes, at: int) -> int:
-        """One field, and where it ends."""
+    def _read_field(self, data: bytes, at: int) -> int:
+        """Decode one field. Returns the offset of its end."""
         key, start = read_varint(data, at, len(data))
         if key in (_LEDGER_TAG, _ENTRY_TAG):
             number, end = read_varint(data, start, len(data))
@@ -193,13 +192,13 @@ class _Parts:
             else:
                 self.entry = int64(number)
             return end
-        if key not in _CHUNKS:
+        if key not in _LENGTH_DELIMITED:
             return _skip(data, at)
         size, start = read_varint(data, start, len(data))
         end = start + size
         if end > len(data):
-            raise WireError(f"the field at byte {at} wants {size} bytes where {len(data) - start} are left")
-        # A word takes a byte and more.
+            raise WireError(f"the field at byte {at} needs {size} bytes, but {len(data) - start} remain")
+        # A word takes at least one byte.
         words = size if key in (_BATCH_TAG, _LONGS_TAG) else 0
         self._expansion.take(RECORD_BYTES + _WORD_BYTES * words, _WHAT)
         chunk = data[start:end]
@@ -216,7 +215,7 @@ class _Parts:
 
     def all_ranges(self) -> Ranges:
         if len(self.ranges) == 1 and not self.odd_ranges:
-            # All of them are there at once, mostly, and copying millions takes its time.
+            # The usual case; avoid copying millions of ranges.
             return self.ranges[0]
         return np.concatenate((*self.ranges, np.array(self.odd_ranges, dtype=np.int64).reshape(-1, 4)))
 
@@ -227,11 +226,11 @@ class _Parts:
 
 
 _WHAT = "the state of a cursor"
-_CHUNKS = {_RANGE_TAG, _PROPERTY_TAG, _BATCH_TAG, _LONGS_TAG}
+_LENGTH_DELIMITED = {_RANGE_TAG, _PROPERTY_TAG, _BATCH_TAG, _LONGS_TAG}
 
 
 def _skip(data: bytes, at: int) -> int:
-    """Where a field ends that means nothing to a snapshot. Its bytes are judged as everywhere else."""
+    """Return the offset of the end of an unknown field, after validating it."""
     key, _, chunk = next(fields(data, at))
     _, start = read_varint(data, at, len(data))
     if key & 7 in (VARINT, BYTES):
@@ -241,7 +240,7 @@ def _skip(data: bytes, at: int) -> int:
 
 
 def _split(ranges: Ranges, entries: Mapping[int, int], unsplit: set[int]) -> Ranges:
-    """Ranges from one ledger into another as ranges within ledgers."""
+    """Split ranges across ledgers into ranges within ledgers."""
     crossing = ranges[:, 0] != ranges[:, 2]
     if not crossing.any():
         return ranges
@@ -256,12 +255,12 @@ def _split(ranges: Ranges, entries: Mapping[int, int], unsplit: set[int]) -> Ran
             unsplit.add(ledger)
         spans.append((ledger, upper_ledger))
         rows.append((upper_ledger, -1, upper_ledger, upper))
-    rows += [(ledger, -1, ledger, entries[ledger] - 1) for ledger in _within(sorted(entries), sorted(spans))]
+    rows += [(ledger, -1, ledger, entries[ledger] - 1) for ledger in _ledgers_inside(sorted(entries), sorted(spans))]
     return np.concatenate((ranges[~crossing], np.array(rows, dtype=np.int64).reshape(-1, 4)))
 
 
-def _within(ledgers: list[int], spans: list[tuple[int, int]]) -> Iterator[int]:
-    """The ledgers that lie inside a span, its ends excluded. Both are in their order, so each is looked at once."""
+def _ledgers_inside(ledgers: list[int], spans: list[tuple[int, int]]) -> Iterator[int]:
+    """Yield the ledgers inside a span, excluding its ends, in one merge pass over both sorted lists."""
     place, reach = 0, -1
     for ledger in ledgers:
         while place < len(spans) and spans[place][0] < ledger:
@@ -272,16 +271,16 @@ def _within(ledgers: list[int], spans: list[tuple[int, int]]) -> Iterator[int]:
 
 
 def _add_ranges(acked: dict[int, BitMap64], ranges: Ranges, mark_delete: Position, expansion: Expansion) -> None:
-    """Ranges within ledgers, of which what the mark-delete position has passed does not count."""
+    """Add ranges within ledgers, without their entries up to the mark-delete position."""
     if (np.diff(ranges[:, 0]) < 0).any():
         ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
-    for at in range(0, len(ranges), _ROWS):
-        ledgers, lowers, _, lasts = ranges[at : at + _ROWS].T.copy()
+    for at in range(0, len(ranges), _RANGES_PER_CALL):
+        ledgers, lowers, _, lasts = ranges[at : at + _RANGES_PER_CALL].T.copy()
         lowers = np.maximum(lowers, -1)
         lowers = np.where(ledgers == mark_delete.ledger_id, np.maximum(lowers, mark_delete.entry_id), lowers)
-        there = (ledgers >= mark_delete.ledger_id) & (lowers < lasts)
-        ledgers, firsts, lasts = ledgers[there], lowers[there] + 1, lasts[there]
-        # Whatever it takes, a range fills one container; the others need no bytes of their own.
+        relevant = (ledgers >= mark_delete.ledger_id) & (lowers < lasts)
+        ledgers, firsts, lasts = ledgers[relevant], lowers[relevant] + 1, lasts[relevant]
+        # Stored bytes account for one container per range, so charge for the others.
         containers = ((lasts >> _CONTAINER_BITS) - (firsts >> _CONTAINER_BITS)).sum(dtype=np.float64)
         expansion.take(int(containers) * CONTAINER_BYTES, f"a set of {int(containers)} blocks of entries")
         if len(ledgers):
@@ -289,7 +288,7 @@ def _add_ranges(acked: dict[int, BitMap64], ranges: Ranges, mark_delete: Positio
 
 
 def _add_sorted(acked: dict[int, BitMap64], ledgers: Ids, firsts: Ids, lasts: Ids) -> None:
-    """Closed ranges, those of a ledger one behind the other."""
+    """Add closed ranges that are grouped by ledger."""
     starts = np.concatenate(([0], np.flatnonzero(np.diff(ledgers)) + 1))
     ends = np.concatenate((starts[1:], [len(ledgers)]))
     for ledger, start, end in zip(ledgers[starts].tolist(), starts.tolist(), ends.tolist(), strict=True):
@@ -311,37 +310,37 @@ def _add_longs(acked: dict[int, BitMap64], ledger: int, bits: Words, mark_delete
 def write(
     state: AckSnapshot, form: Form = "ranges", max_ranges: int | None = None, max_batches: int | None = None
 ) -> EncodedSnapshot:
-    """The snapshot. Of more ranges or batch sets than the limits allow the lowest are written, in both forms.
+    """Encode a snapshot with the lowest ranges and batch sets, up to the limits, in both forms.
 
-    What is left out is delivered again after a restart. The limit is exact; of words it counts the ranges that they
-    stand for.
+    Excluded acknowledgments are redelivered after a restart. The limit also counts ranges if they are encoded as words.
     """
     if form not in ("ranges", "long_arrays"):
-        raise IncorrectParameterError(f"there is no form {form!r}, but ranges and long_arrays")
+        raise IncorrectParameterError(f"form must be 'ranges' or 'long_arrays', not {form!r}")
     out = bytearray()
     write_varint_field(out, _LEDGER, state.mark_delete.ledger_id)
     write_varint_field(out, _ENTRY, state.mark_delete.entry_id)
     acked, ranges_left_out = _lowest_ranges(state.acked, max_ranges)
     batches = sorted(state.batches.items())
-    kept = batches if max_batches is None else batches[:max_batches]
+    included = batches if max_batches is None else batches[:max_batches]
     if form == "ranges":
-        for some in _batched(acked):
-            out += write_ranges(np.concatenate([_ranges(ledger, bitmap) for ledger, bitmap in some]), _RANGE)
+        for group in _batched(acked):
+            out += write_ranges(np.concatenate([_ranges(ledger, bitmap) for ledger, bitmap in group]), _RANGE)
     for pair in state.properties.items():
         write_bytes_field(out, _PROPERTY, LONG_PROPERTY.encode(pair))
-    for position, unacked in kept:
+    for position, unacked in included:
         write_bytes_field(out, _BATCH, write_batch(*position, unacked))
     if form == "long_arrays":
-        for some in _batched(acked):
-            out += write_longs([(ledger, words(bitmap)) for ledger, bitmap in some], _LONGS)
-    return EncodedSnapshot(bytes(out), ranges_left_out, len(batches) - len(kept))
+        for group in _batched(acked):
+            out += write_longs([(ledger, words(bitmap)) for ledger, bitmap in group], _LONGS)
+    return EncodedSnapshot(bytes(out), ranges_left_out, len(batches) - len(included))
 
 
 def _lowest_ranges(acked: Mapping[int, BitMap64], limit: int | None) -> tuple[list[tuple[int, BitMap64]], int]:
-    """Ledgers in their order, with no more than so many ranges together, and how many that leaves out."""
+    """Return the ledgers in ascending order with at most ``limit`` ranges in total, and the number of excluded
+    ranges."""
     if limit is None:
         return [(ledger, acked[ledger]) for ledger in sorted(acked) if acked[ledger]], 0
-    kept = []
+    included = []
     left_out = 0
     for ledger in sorted(acked):
         firsts, lasts = runs(acked[ledger])
@@ -354,12 +353,12 @@ def _lowest_ranges(acked: Mapping[int, BitMap64], limit: int | None) -> tuple[li
         if len(firsts) > room:
             bitmap = bitmap.copy()
             bitmap.remove_range(int(lasts[room - 1]) + 1, bitmap.max() + 1)
-        kept.append((ledger, bitmap))
-    return kept, left_out
+        included.append((ledger, bitmap))
+    return included, left_out
 
 
 def _batched(acked: list[tuple[int, BitMap64]]) -> Iterator[list[tuple[int, BitMap64]]]:
-    return (acked[at : at + _AT_ONCE] for at in range(0, len(acked), _AT_ONCE))
+    return (acked[at : at + _LEDGERS_PER_CALL] for at in range(0, len(acked), _LEDGERS_PER_CALL))
 
 
 def _ranges(ledger: int, bitmap: BitMap64) -> Ranges:

@@ -1,10 +1,10 @@
-"""What all records of a cursor's ledger have in common: they are PositionInfo messages, and say what they are.
+"""Frame of the records of a cursor ledger: PositionInfo messages that contain their own identity.
 
-This module knows the frame around the contents, which page.py and marker.py know; proto/cursor_record.proto tells the
-fields. A record has them in the order of their numbers.
+The contents are defined in ack_page.py and checkpoint.py, the fields in proto/cursor_record.proto. The fields of a
+record are in ascending order of their numbers.
 
-From the cursor's name on, all bytes but the checksum are known to whoever knows which record he wants. So a record is
-checked, whatever its size, by one comparison and one checksum, and nothing of it needs to be taken apart.
+From the cursor's name on, the reader can predict all bytes of the expected record except its checksum. Therefore one
+comparison and one checksum verify a record, regardless of its size and without parsing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NODES = 2
 MARKER = 3
 _KINDS = {PAGE: "page", NODES: "record of index nodes", MARKER: "marker"}
 
-# PIP-81 tells pages and markers apart by properties. `kind` says more, but a tool that knows PositionInfo alone sees by
-# these that it has no whole state before it.
+# PIP-81 distinguishes pages and markers by these properties. `kind` is more precise, but these show a tool that knows
+# only PositionInfo that the record is not a complete state.
 ENTRY_NAME = "lru-entry"
 MARKER_NAME = "lru-marker"
 RESERVED_NAMES = frozenset((ENTRY_NAME, MARKER_NAME))
@@ -46,7 +46,7 @@ _KIND_TAG, _GENERATION_TAG, _USER_LEDGER_TAG, _PART_TAG, _PARTS_TAG, _CRC_TAG = 
     for field in range(1021, 1027)
 )
 END = Layout(
-    "the end of a cursor's record, but for the checksum",
+    "the end of a cursor's record, without the checksum",
     ("tag", "2s", "of field 1021"),
     ("kind", "I", ", ".join(f"{kind}: {name}" for kind, name in _KINDS.items())),
     ("tag", "2s", "of field 1022"),
@@ -60,18 +60,19 @@ END = Layout(
     ("tag", "2s", "of field 1026, which is the checksum"),
     order="<",
 )
-CHECKSUM = Layout("the checksum of a cursor's record", ("CRC32C", "I", "of all that stands before it"), order="<")
+CHECKSUM = Layout("the checksum of a cursor's record", ("CRC32C", "I", "of all preceding bytes"), order="<")
 _END = END.struct
 _CRC = CHECKSUM.struct
 CRC_BYTES = _CRC.size
 
 
 class RecordError(ValueError):
-    """The bytes are not the record that was wanted; says why, and not which, for that the caller knows."""
+    """The bytes are not the expected record. The message contains the reason, but not the record, which the caller
+    knows."""
 
 
 class Identity(NamedTuple):
-    """What a record says that it is."""
+    """Identity that a record stores."""
 
     cursor: str
     kind: int
@@ -107,7 +108,7 @@ _KIND_PROPERTY = {
 
 
 def begin(mark_delete: Position, kind: int) -> bytearray:
-    """The frame as far as the property that tells the kind."""
+    """Begin a record with the mark-delete position and the property for its kind."""
     out = bytearray()
     wire_format.write_varint_field(out, 1, mark_delete.ledger_id)
     wire_format.write_varint_field(out, 2, mark_delete.entry_id)
@@ -116,7 +117,7 @@ def begin(mark_delete: Position, kind: int) -> bytearray:
 
 
 def tail(identity: Identity) -> bytes:
-    """All that follows the contents but the checksum itself."""
+    """Encode the part of a record after its contents, without the checksum."""
     return _name_field(identity.cursor) + _END.pack(
         _KIND_TAG,
         identity.kind,
@@ -132,7 +133,7 @@ def tail(identity: Identity) -> bytes:
     )
 
 
-# Opening a cursor wants it once for every page.
+# Cached because opening a cursor needs it for every page.
 @lru_cache(maxsize=16)
 def _name_field(cursor: str) -> bytes:
     out = bytearray()
@@ -141,28 +142,28 @@ def _name_field(cursor: str) -> bytes:
 
 
 def seal(out: bytearray, end: bytes) -> bytes:
-    """The whole record: what ``begin`` gave, its contents, its :func:`tail`, the checksum."""
+    """Complete a record, which :func:`begin` began, with its :func:`tail` and the checksum."""
     out += end
     body = bytes(out)
     return body + _CRC.pack(google_crc32c.value(body))
 
 
 def verify(stored: bytes, end: bytes) -> None:
-    """That the record is whole and the one with the tail ``end``; :class:`RecordError` otherwise."""
+    """Verify that the record is intact and has the tail ``end``. Raises :class:`RecordError` otherwise."""
     _verify_checksum(stored)
     if not stored.endswith(end, 0, -CRC_BYTES):
         raise RecordError(f"it is the {identify(stored)}")
 
 
 def identify(stored: bytes) -> Identity:
-    """What a whole record says that it is; :class:`RecordError` for one that is not whole or not of a cursor."""
+    """Return the identity of an intact record. Raises :class:`RecordError` for other bytes."""
     _verify_checksum(stored)
     at = len(stored) - CRC_BYTES - _END.size
     if at < 0:
         raise RecordError("it is too short for a cursor's record")
     values = _END.unpack_from(stored, at)
     if values[::2] != (_KIND_TAG, _GENERATION_TAG, _USER_LEDGER_TAG, _PART_TAG, _PARTS_TAG, _CRC_TAG):
-        raise RecordError("it does not end as a cursor's record does")
+        raise RecordError("it does not have the tail of a cursor's record")
     try:
         *_, (tag, _, name) = wire_format.fields(stored, 0, at)
         if tag != wire_format.tag(_CURSOR, wire_format.BYTES):
@@ -180,12 +181,12 @@ def _verify_checksum(stored: bytes) -> None:
 
 
 def contents(stored: bytes, end: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """The fields before ``end``, of a record that passed :func:`verify`."""
+    """Iterate over the fields before the tail ``end`` of a verified record."""
     return wire_format.fields(stored, 0, len(stored) - len(end) - CRC_BYTES)
 
 
 def read_position(stored: bytes) -> tuple[Position, dict[str, int]]:
-    """The mark-delete position and the properties but ours, as any reader of a PositionInfo finds them."""
+    """Return the mark-delete position and the properties without reserved ones, like any reader of a PositionInfo."""
     ledger_id = entry_id = None
     properties = {}
     for tag, number, chunk in wire_format.fields(stored):
@@ -216,9 +217,9 @@ def _read_property(chunk: bytes) -> tuple[str, int]:
 
 
 def is_ours(stored: bytes) -> bool:
-    """Whether the bytes are, or were before they were damaged, a record of this form, and not a state in Pulsar's.
+    """Return True if the bytes are a record of this format, possibly damaged, rather than a state in Pulsar's format.
 
-    One sign is enough, so that a damaged record of ours is not taken for a state without single acknowledgments.
+    One indication is sufficient, so that a damaged record is not read as a state without individual acknowledgments.
     """
     try:
         for tag, _, chunk in wire_format.fields(stored):

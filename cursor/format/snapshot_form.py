@@ -1,4 +1,4 @@
-"""A live state in Pulsar's own form: as a snapshot for a cursor's ledger, or inline in its record."""
+"""Conversion of the state to Pulsar's snapshot form: a snapshot in the cursor ledger, or inline in the record."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from bookstand.managed_ledger.records import CursorInfo
 from bookstand.storage.format.position import Position
 
 
-def is_fully_resident(live: CursorState) -> bool:
-    """Whether no page is missing in memory."""
-    return all(ledger_id in live.pages for ledger_id, _ in live.index.items())
+def is_fully_resident(state: CursorState) -> bool:
+    """Return True if all pages are in memory."""
+    return all(ledger_id in state.pages for ledger_id, _ in state.index.items())
 
 
-def state_of(live: CursorState) -> AckSnapshot:
-    """The whole state, copied; all pages are in memory."""
-    pages = [page for ledger_id in live.pages.ledger_ids() if (page := live.page(ledger_id)) is not None]
+def state_of(state: CursorState) -> AckSnapshot:
+    """Return a copy of the whole state. All pages are in memory."""
+    pages = [page for ledger_id in state.pages.ledger_ids() if (page := state.page(ledger_id)) is not None]
     return AckSnapshot(
-        live.mark_delete,
+        state.mark_delete,
         {page.ledger_id: page.acked.copy() for page in pages if page.acked},
         {Position(page.ledger_id, entry_id): bits for page in pages for entry_id, bits in page.partial.items()},
-        dict(live.properties),
+        dict(state.properties),
     )
 
 
 def form_of(config: CursorConfig) -> position_info.Form:
-    """Form of acknowledgments in snapshots."""
+    """Return the encoding of acknowledged entries in snapshots."""
     return "long_arrays" if config.persist_as_long_array else "ranges"
 
 
 def snapshot(state: AckSnapshot, config: CursorConfig) -> position_info.EncodedSnapshot:
-    """Within the limits on what is written, the lowest ranges first."""
+    """Encode a snapshot of the lowest ranges and batches, up to the limits."""
     limits = config.max_unacked_ranges_to_persist, config.max_batch_deleted_index_to_persist
     return position_info.write(state, form_of(config), *limits)
 
 
 def size_inline(state: AckSnapshot) -> int:
-    """Bytes that the state takes in the record: position, ranges, batches and properties."""
+    """Return the size of the state in the record: position, ranges, batches and properties."""
     return len(position_info.write(state).data)
 
 
 def misfit(ranges: int, batches: int, config: CursorConfig) -> str | None:
-    """Name the limit that these numbers of ranges and batches exceed; None if they exceed none."""
+    """Describe the limit that these numbers of ranges and batches exceed; None if they exceed no limit."""
     for count, what, setting in (
         (ranges, "ranges of acknowledged entries", "max_unacked_ranges_to_persist"),
-        (batches, "batches acknowledged in part", "max_batch_deleted_index_to_persist"),
+        (batches, "partially acknowledged batches", "max_batch_deleted_index_to_persist"),
     ):
         limit = getattr(config, setting)
         if count > limit:
@@ -58,14 +58,14 @@ def misfit(ranges: int, batches: int, config: CursorConfig) -> str | None:
 
 
 def ranges_not_fitting_inline(state: AckSnapshot, config: CursorConfig) -> int:
-    """How many of the ranges the record has no room for. Where it has room for none, that goes for parts of batches,
-    too: Pulsar puts them there, and does not find them again."""
-    most = config.max_unacked_ranges_in_metadata_store
-    return max(0, len(RangeSet(state.acked)) - most) + (0 if most else len(state.batches))
+    """Return the number of ranges that exceed the limit of the record. With a limit of 0 partially acknowledged batches
+    count, too, because Pulsar would write them to the record but not read them."""
+    limit = config.max_unacked_ranges_in_metadata_store
+    return max(0, len(RangeSet(state.acked)) - limit) + (0 if limit else len(state.batches))
 
 
 def inline(info: CursorInfo, state: AckSnapshot, now: int, config: CursorConfig) -> CursorInfo:
-    """The record with the state in it, its lowest ranges, as many as the limit allows."""
+    """Return the record with the state inline: its lowest ranges up to the limit."""
     ranges = RangeSet(state.acked).to_ranges(config.max_unacked_ranges_in_metadata_store)
     return info._replace(
         mark_delete=state.mark_delete,
@@ -79,7 +79,7 @@ def inline(info: CursorInfo, state: AckSnapshot, now: int, config: CursorConfig)
 def record_pointing_at_ledger(
     info: CursorInfo, mark_delete: Position, properties: Mapping[str, int], now: int
 ) -> CursorInfo:
-    """The record of a cursor whose state is in a ledger: the position to fall back to, and no more."""
+    """Return the record of a cursor whose state is in a ledger; it contains only the position to fall back to."""
     return info._replace(
         mark_delete=mark_delete, ranges=(), batches=(), properties=tuple(properties.items()), last_active=now
     )

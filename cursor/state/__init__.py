@@ -1,1 +1,1 @@
-"""State of a cursor in memory."""
+"""In-memory state of a cursor."""

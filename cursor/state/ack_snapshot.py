@@ -1,4 +1,4 @@
-"""What a subscription has acknowledged, as a plain value."""
+"""Acknowledgment state of a subscription as a plain value."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from bookstand.storage.format.position import Position
 
 
 class AckSnapshot(NamedTuple):
-    """Every entry up to ``mark_delete`` is acknowledged, and of each ledger those in its bitmap.
+    """Acknowledged are all entries up to ``mark_delete``, and the entries in the bitmap of each ledger.
 
-    ``batches`` are the batches that are acknowledged in part: bit n of the number is set while message n of the batch
-    is NOT acknowledged. Bitmaps are the 64-bit kind, because entry ids are: in a ledger of a topic they stay small,
-    but a state must not depend on that.
+    ``batches`` holds the partially acknowledged batches: bit n of the number is set while message n of the batch is NOT
+    acknowledged. Bitmaps are 64-bit because entry ids are.
     """
 
     mark_delete: Position

@@ -1,7 +1,7 @@
-"""Bitmaps from runs and from words of 64 bits, and back, through numpy.
+"""Conversion of bitmaps from and to runs and 64-bit words, vectorized with numpy.
 
-A bitmap may hold billions of entries in few bytes, so nothing here takes memory by what it holds, but by a window of
-it, and by what comes out.
+A bitmap may hold billions of entries in few bytes. Memory use is therefore bounded by the size of a window and of the
+output, not by the cardinality of the bitmap.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from bookstand.errors import IncorrectParameterError
 Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-# Shorter runs are cheaper to add entry by entry, many at once.
+# Runs up to this width are cheaper to add as entries, if there are more than _MIN_VECTORIZED runs.
 _NARROW = 32
-_FEW = 16
+_MIN_VECTORIZED = 16
 _WINDOW = 1 << 22
 _WORD = 64
 
 MAX_IN_WORDS = (1 << 31) - 1
-"""Words take space up to the highest entry, so they are for low ones; Pulsar has no others."""
+"""Highest entry that can be encoded as words, whose size grows with the highest entry. Pulsar's limit."""
 
 
 def add_runs(bitmap: BitMap64, firsts: Ids, lasts: Ids) -> None:
-    """Add the entries from each first to its last one."""
-    if len(firsts) > _FEW:
+    """Add the runs, given by their first and last entries."""
+    if len(firsts) > _MIN_VECTORIZED:
         widths = lasts - firsts + 1
         narrow = widths <= _NARROW
         _add_narrow(bitmap, firsts[narrow], widths[narrow])
@@ -44,7 +44,7 @@ def _add_narrow(bitmap: BitMap64, firsts: Ids, widths: Ids) -> None:
     for at in range(0, len(firsts), step):
         width = widths[at : at + step]
         ends = np.cumsum(width)
-        # Every entry's distance from the first of its run, and that run's first.
+        # The offset of each entry in its run, plus the first entry of the run.
         ids = np.arange(int(ends[-1])) + np.repeat(firsts[at : at + step] - (ends - width), width)
         _add(bitmap, ids)
 
@@ -59,12 +59,12 @@ def add_words(bitmap: BitMap64, words: Words) -> None:
 
 def _add(bitmap: BitMap64, ids: Ids) -> None:
     if len(ids):
-        # pyroaring takes an array of machine numbers at once, a numpy array one by one.
+        # pyroaring has a bulk path for array.array, but iterates over a numpy array.
         bitmap |= BitMap64(array("Q", ids.astype(np.uint64).tobytes()))
 
 
 def runs(bitmap: BitMap64) -> tuple[Ids, Ids]:
-    """Firsts and lasts of the unbroken runs, in their order."""
+    """Return the first and last entries of all runs of consecutive entries, in ascending order."""
     firsts: list[Ids] = []
     lasts: list[Ids] = []
     at = bitmap.min() if bitmap else None
@@ -84,13 +84,13 @@ def runs(bitmap: BitMap64) -> tuple[Ids, Ids]:
     if not firsts:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     first, last = np.concatenate(firsts), np.concatenate(lasts)
-    # Runs that a window's edge has cut in two.
+    # Merge runs that a window boundary has split.
     whole = first[1:] != last[:-1] + 1
     return first[np.concatenate(([True], whole))], last[np.concatenate((whole, [True]))]
 
 
 def end_of_run(bitmap: BitMap64, entry: int) -> int:
-    """The last entry of the unbroken run that ``entry`` is in, by halving what is left."""
+    """Return the last entry of the run that contains ``entry``, by binary search."""
     low, high = entry, bitmap.max()
     while low < high:
         middle = (low + high + 1) // 2
@@ -102,7 +102,7 @@ def end_of_run(bitmap: BitMap64, entry: int) -> int:
 
 
 def before_run(bitmap: BitMap64, entry: int) -> int:
-    """The entry before the unbroken run that ``entry`` is in."""
+    """Return the entry before the run that contains ``entry``."""
     low, high = bitmap.min(), entry
     while low < high:
         middle = (low + high) // 2
@@ -114,11 +114,11 @@ def before_run(bitmap: BitMap64, entry: int) -> int:
 
 
 def words(bitmap: BitMap64) -> Words:
-    """The words up to the last one that is not zero."""
+    """Return the words up to the last nonzero one."""
     if not bitmap:
         return np.empty(0, dtype=np.uint64)
     if bitmap.max() > MAX_IN_WORDS:
-        raise IncorrectParameterError(f"entry {bitmap.max()} is too high for words, which go up to {MAX_IN_WORDS}")
+        raise IncorrectParameterError(f"entry {bitmap.max()} cannot be encoded as words, whose limit is {MAX_IN_WORDS}")
     result = np.zeros(bitmap.max() // _WORD + 1, dtype=np.uint64)
     for start, stop in _windows(bitmap):
         bits = np.zeros(min(stop, len(result) * _WORD) - start, dtype=np.uint8)
@@ -130,7 +130,7 @@ def words(bitmap: BitMap64) -> Words:
 
 
 def _windows(bitmap: BitMap64) -> Iterator[tuple[int, int]]:
-    """The windows in which there is something."""
+    """Yield the windows that are not empty."""
     start = bitmap.min() if bitmap else None
     while start is not None:
         start -= start % _WINDOW
@@ -139,7 +139,7 @@ def _windows(bitmap: BitMap64) -> Iterator[tuple[int, int]]:
 
 
 def _next(bitmap: BitMap64, at: int) -> int | None:
-    """The first entry from ``at`` on."""
+    """Return the first entry from ``at`` on; None at the end."""
     if at > bitmap.max():
         return None
     found: int = bitmap.next_set_bit(at)

@@ -1,14 +1,15 @@
-"""A cursor's state in memory, and its transitions. No I/O: a page that would have to be read is asked for.
+"""In-memory state of a cursor and its transitions, without I/O.
 
-``mark_delete`` is the last entry of the unbroken run of acknowledged ones from the topic's beginning; what is
-acknowledged beyond it stands in pages, one for each ledger of the topic. ``frontier`` is the first entry behind the
-mark-delete position: acknowledging it, and nothing else, moves that position.
+``mark_delete`` is the last entry of the run of acknowledged entries that begins with the topic. Acknowledgments after
+it are stored in pages, one for each ledger of the topic. ``next_unacked`` is the first entry after the mark-delete
+position: only its acknowledgment advances that position.
 
-A transition that needs a page which is stored but not in memory raises :class:`PageMiss`; its caller reads the page
-without holding any lock, and installs it and tries again in one hold of the lock (``bringing.py``). So a transition
-needs at most one clean page at a time: with two, each could evict the other forever. What it has changed by then may be
-changed again. Only moving the mark-delete position over acknowledged entries does not raise: it stops there, ``wanted``
-is the ledger of the page, and :meth:`CursorState.close_holes` continues when the page is in memory.
+A transition that needs a stored page that is not in memory raises :class:`PageMiss`. The caller reads the page without
+holding a lock, then installs it and retries the transition in one critical section (``store/page_loader.py``).
+Therefore a transition may need at most one clean page at a time, because two could evict each other forever, and its
+changes up to the miss must be idempotent. Only advancing the mark-delete position over acknowledged entries does not
+raise: it stops and sets ``blocked_on_page``, and :meth:`CursorState.advance_mark_delete` continues when the page is in
+memory.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from bookstand.managed_ledger.topic_extent import TopicExtent
 from bookstand.storage.format.position import Position
 from bookstand.storage.format.schema import MAX_ENTRY_ID
 
-# Adding entries one by one is faster than building a bitmap of them.
-_FEW = 8
+# Fewer entries than this are faster to add one by one than as a bitmap.
+_MIN_BULK = 8
 
 
 class PageMiss(Exception):  # noqa: N818 - a request, not an error
-    """The page of this ledger is stored, but not in memory."""
+    """The page of a ledger is stored but not in memory."""
 
     def __init__(self, ledger_id: int) -> None:
         super().__init__(ledger_id)
@@ -40,11 +41,11 @@ class PageMiss(Exception):  # noqa: N818 - a request, not an error
 
 
 class NoSuchPositionError(IncorrectParameterError):
-    """The topic has no entry there yet."""
+    """The topic has no entry at the position."""
 
 
 class MarkDeletingMarkedPositionError(IncorrectParameterError):
-    """Everything up to there, and more, is marked as deleted already."""
+    """The position is before the mark-delete position."""
 
 
 class CursorState:
@@ -56,57 +57,58 @@ class CursorState:
         self.index = PageIndex()
         self.mark_delete = mark_delete
         self.properties: dict[str, int] = {}
-        # Counts what changed besides pages: the mark-delete position, properties, pages that are gone.
-        self.moves = 0
+        # Counts changes other than of page contents: of the mark-delete position and properties, and dropped pages.
+        self.version = 0
         self.resets = 0
-        self.frontier: Position | None = None
-        self.wanted: int | None = None
+        self.next_unacked: Position | None = None
+        self.blocked_on_page: int | None = None
 
     # -- pages ---------------------------------------------------------------------------------------------------------
 
     def page(self, ledger_id: int) -> LedgerAcks | None:
-        """The ledger's page; None where nothing of it is acknowledged."""
+        """Return the page of a ledger; None if it has none. Raises :class:`PageMiss` if it is not in memory."""
         found = self.pages.get(ledger_id)
         if found is None and self.index.get(ledger_id) is not None:
             raise PageMiss(ledger_id)
         return found
 
     def ledger_ids(self) -> list[int]:
-        """The ledgers that have a page."""
+        """Return the ledgers that have a page, ascending."""
         return sorted({*self.pages.ledger_ids(), *(ledger_id for ledger_id, _ in self.index.items())})
 
     def page_to_change(self, ledger_id: int, limit: int) -> LedgerAcks:
-        """The same, made if need be, and dirty from now on. ``limit`` is the number of entries the ledger has."""
+        """Return the page of a ledger, created if missing, and mark it dirty. ``limit`` is the number of entries of the
+        ledger."""
         page = self.page(ledger_id)
         if page is None:
             page = LedgerAcks(ledger_id)
         page.limit = max(page.limit, limit)
-        self.pages.touch(page)
+        self.pages.mark_dirty(page)
         return page
 
     def install(self, page: LedgerAcks) -> None:
-        """Add a page that was read, unless it has been changed or dropped since."""
+        """Add a page that was read, unless the ledger's page was changed or dropped meanwhile."""
         if page.ledger_id not in self.pages and self.index.get(page.ledger_id) is not None:
             page.limit = self._extent().entries(page.ledger_id) or 0
             self.pages.install(page)
 
     def replace_page(self, page: LedgerAcks) -> None:
-        """Have this page instead of the stored one, which is damaged; of an empty page nothing is acknowledged."""
+        """Replace a damaged stored page; an empty page removes it."""
         self.index.remove(page.ledger_id)
-        self.moves += 1
+        self.version += 1
         if page:
             page.drop_up_to(self.mark_delete.entry_id if page.ledger_id == self.mark_delete.ledger_id else -1)
             page.limit = self._extent().entries(page.ledger_id) or 0
-            self.pages.touch(page)
+            self.pages.mark_dirty(page)
 
     def forget_stored_pages(self) -> None:
-        """No page is stored by itself any more; all are in memory."""
+        """Clear the index, after the whole state has been stored as a snapshot. All pages are in memory."""
         self.index = PageIndex()
 
     def write_all_pages(self) -> None:
-        """Each is to be stored anew, whether it changes or not."""
+        """Mark all pages dirty, so that the next flush writes them."""
         for page in list(self.pages):
-            self.pages.touch(page)
+            self.pages.mark_dirty(page)
 
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
@@ -115,19 +117,19 @@ class CursorState:
         page = self._page_for(self._extent(), position)
         if page is not None:
             page.ack(position.entry_id)
-            if self._reaches_frontier(page):
-                self.close_holes()
+            if self._acks_next_unacked(page):
+                self.advance_mark_delete()
 
     def ack_ledger(self, ledger_id: int, entry_ids: list[int]) -> None:
-        """Acknowledge many entries of one ledger: all of them, or none if the topic has no such entry."""
+        """Acknowledge entries of one ledger: all of them, or none if one does not exist."""
         if not self._advance_over(ledger_id, entry_ids):
             work = {ledger_id: entry_ids}
             self.check(work)
             self.ack_ledgers(list(work.items()))
 
     def ack_ledgers(self, work: list[tuple[int, list[int]]]) -> None:
-        """Acknowledge entries that exist, by ledger, from the end of ``work``, and remove what is done. Stop when dirty
-        pages must be flushed first; at least one ledger is done."""
+        """Acknowledge existing entries ledger by ledger, from the end of ``work``, and remove it from ``work``. Stops
+        after at least one ledger if dirty pages must be flushed first."""
         extent = self._extent()
         reached = False
         try:
@@ -135,23 +137,23 @@ class CursorState:
                 ledger_id, entry_ids = work[-1]
                 page = self._page_for(extent, Position(ledger_id, max(entry_ids)))
                 if page is not None:
-                    if len(entry_ids) < _FEW:
+                    if len(entry_ids) < _MIN_BULK:
                         for entry_id in entry_ids:
                             page.ack(entry_id)
                     else:
                         page.ack_all(entry_ids)
                     if ledger_id == self.mark_delete.ledger_id:
                         page.drop_up_to(self.mark_delete.entry_id)
-                    reached = reached or self._reaches_frontier(page)
+                    reached = reached or self._acks_next_unacked(page)
                 work.pop()
                 if self.pages.over_limit:
                     break
         finally:
             if reached:
-                self.close_holes()
+                self.advance_mark_delete()
 
     def check(self, by_ledger: Mapping[int, list[int]]) -> None:
-        """Raise :class:`NoSuchPositionError` if the topic does not have all of the entries."""
+        """Raise :class:`NoSuchPositionError` if one of the entries does not exist."""
         extent = self._extent()
         for ledger_id, entry_ids in by_ledger.items():
             if min(entry_ids) < 0:
@@ -159,8 +161,8 @@ class CursorState:
             self._is_beyond(extent, Position(ledger_id, max(entry_ids)))
 
     def by_ledger(self, positions: Iterable[Position]) -> tuple[dict[int, list[int]], NoSuchPositionError | None]:
-        """Group the positions that are beyond the mark-delete position, up to the first that the topic does not have;
-        return the error of that one, too."""
+        """Group the positions after the mark-delete position by ledger, up to the first position that does not exist.
+        Also returns the error for that position."""
         extent = self._extent()
         found: dict[int, list[int]] = {}
         for position in positions:
@@ -172,8 +174,8 @@ class CursorState:
         return found, None
 
     def _advance_over(self, ledger_id: int, entry_ids: list[int]) -> bool:
-        """Where these are the entries that follow the mark-delete position, in their order, and nothing else of their
-        ledger is acknowledged, move the position without making a page; returns whether that is so."""
+        """Advance the mark-delete position without creating a page, if these are the entries that directly follow it
+        and their ledger has no page. Returns True if that was done."""
         first = entry_ids[0]
         end = first + len(entry_ids)
         mark_delete = self.mark_delete
@@ -183,39 +185,39 @@ class CursorState:
         if end > entries or self.page(ledger_id) is not None:
             return False
         self.mark_delete = Position(ledger_id, end - 1)
-        self.moves += 1
+        self.version += 1
         if end < entries:
-            self.frontier = Position(ledger_id, end)
+            self.next_unacked = Position(ledger_id, end)
         else:
-            self.close_holes()
+            self.advance_mark_delete()
         return True
 
     def ack_part(self, position: Position, not_acked: int) -> None:
-        """Some indexes of a batch: those whose bits are not in ``not_acked``."""
+        """Acknowledge the messages of a batch whose bits are not set in ``not_acked``."""
         page = self._page_for(self._extent(), position)
         if page is None:
             return
         complete = page.ack_part(position.entry_id, not_acked)
-        self.pages.touch(page)
-        if complete and self._reaches_frontier(page):
-            self.close_holes()
+        self.pages.mark_dirty(page)
+        if complete and self._acks_next_unacked(page):
+            self.advance_mark_delete()
 
-    def _reaches_frontier(self, page: LedgerAcks) -> bool:
-        """Whether the mark-delete position moves by what the page says."""
-        if self.frontier is None or self.frontier <= self.mark_delete:
-            self.frontier = self._extent().following(self.mark_delete)
-        frontier = self.frontier
-        return frontier is not None and frontier.ledger_id == page.ledger_id and frontier.entry_id in page.acked
+    def _acks_next_unacked(self, page: LedgerAcks) -> bool:
+        """Return True if the page acknowledges the entry after the mark-delete position."""
+        if self.next_unacked is None or self.next_unacked <= self.mark_delete:
+            self.next_unacked = self._extent().following(self.mark_delete)
+        following = self.next_unacked
+        return following is not None and following.ledger_id == page.ledger_id and following.entry_id in page.acked
 
     def _page_for(self, extent: TopicExtent, position: Position) -> LedgerAcks | None:
-        """Return the page that an acknowledgment of the position changes, dirty; None if it changes nothing."""
+        """Return the page that an acknowledgment of the position changes, marked dirty; None if it has no effect."""
         if not self._is_beyond(extent, position):
             return None
         return self.page_to_change(position.ledger_id, extent.entries(position.ledger_id) or 0)
 
     def _is_beyond(self, extent: TopicExtent, position: Position) -> bool:
-        """Return True if the position is an entry beyond the mark-delete position. False if it is not, or of a ledger
-        that has been deleted, or before a first entry: acknowledging it changes nothing."""
+        """Return True if the position is an entry after the mark-delete position. False if its acknowledgment has no
+        effect: it is not after that position, its ledger was deleted, or it is before a ledger's first entry."""
         if position <= self.mark_delete:
             return False
         ledger_id, entry_id = position
@@ -228,68 +230,69 @@ class CursorState:
         return False
 
     def mark_delete_to(self, position: Position, properties: Mapping[str, int]) -> None:
-        """Everything up to the position; the properties replace those there were."""
+        """Acknowledge everything up to and including the position, and replace the properties."""
         self._check_forward(position, position < self.mark_delete)
         if position != self.mark_delete:
             self._check_within(position)
         self._move_to(self._extent(), position)
         self.properties = dict(properties)
-        self.moves += 1
-        self.close_holes()
+        self.version += 1
+        self.advance_mark_delete()
 
     def mark_delete_before(self, position: Position, properties: Mapping[str, int]) -> None:
-        """Everything before the position, and nothing of it."""
+        """Acknowledge everything before the position."""
         self._check_forward(position, position <= self.mark_delete)
         before = self._extent().preceding(position)
         self.mark_delete_to(self.mark_delete if before is None else max(before, self.mark_delete), properties)
 
     def mark_delete_in_batch(self, position: Position, not_acked: int, properties: Mapping[str, int]) -> None:
-        """Everything before the position, and of its batch what is before the first bit of ``not_acked``."""
+        """Acknowledge everything before the position, and the messages before the lowest bit of ``not_acked``."""
         self._check_forward(position, position <= self.mark_delete)
         extent = self._extent()
         page = self._page_for(extent, position)
         complete = page is not None and page.ack_part_up_to(position.entry_id, not_acked)
         if page is not None:
-            self.pages.touch(page)
+            self.pages.mark_dirty(page)
         before = position if complete else extent.preceding(position)
         if before is not None and before > self.mark_delete:
             self._move_to(extent, before)
         self.properties = dict(properties)
-        self.moves += 1
-        self.close_holes()
+        self.version += 1
+        self.advance_mark_delete()
 
     def _check_forward(self, position: Position, backward: bool) -> None:
         if backward:
             raise MarkDeletingMarkedPositionError(
-                f"position {position} cannot be marked as deleted: everything up to {self.mark_delete} is already"
+                f"position {position} cannot be marked as deleted: everything up to {self.mark_delete} already is"
             )
 
     def _check_within(self, position: Position) -> None:
-        """Positions up to the last entry are; and those before the first one of a ledger that has none yet."""
+        """Raise :class:`NoSuchPositionError` for a position after the topic's last entry. The position before the first
+        entry of an empty ledger is valid."""
         extent = self._extent()
         last = extent.last
         entries = extent.entries(position.ledger_id)
         if entries is not None and position.entry_id >= entries:
             raise NoSuchPositionError(
-                f"position {position} is behind the end of its ledger, which has {entries} entries"
+                f"position {position} is after the end of its ledger, which has {entries} entries"
             )
         if entries is None and (last is None or position > last):
-            raise NoSuchPositionError(f"position {position} is behind the topic's last entry, {last}")
+            raise NoSuchPositionError(f"position {position} is after the topic's last entry, {last}")
 
     # -- the mark-delete position --------------------------------------------------------------------------------------
 
-    def close_holes(self) -> None:
-        """Move the mark-delete position over all entries that are acknowledged without a gap behind it."""
+    def advance_mark_delete(self) -> None:
+        """Advance the mark-delete position over the acknowledged entries that directly follow it."""
         extent = self._extent()
         reached = self.mark_delete
         following = extent.following(reached)
-        self.wanted = None
+        self.blocked_on_page = None
         while following is not None:
             ledger_id, entry_id = following
             try:
                 page = self.page(ledger_id)
-            except PageMiss as needed:
-                self.wanted = needed.ledger_id
+            except PageMiss as miss:
+                self.blocked_on_page = miss.ledger_id
                 break
             if page is None or entry_id not in page.acked:
                 break
@@ -298,18 +301,18 @@ class CursorState:
             following = extent.following(reached)
         if reached != self.mark_delete:
             self._move_to(extent, reached)
-        self.frontier = following
+        self.next_unacked = following
 
     def _move_to(self, extent: TopicExtent, position: Position) -> None:
-        """Move the mark-delete position, and drop what it passes."""
+        """Set the mark-delete position, and drop the acknowledgments up to it."""
         ledger_id, entry_id = position
         if entry_id + 1 >= (extent.entries(ledger_id) or 0):
-            # Nothing of the ledger remains, whatever its page has: it is not read.
+            # The whole ledger is acknowledged, so its page is dropped without being read.
             self._drop(ledger_id)
         else:
             page = self.page(ledger_id)
-            if page is not None and page.reaches(entry_id):
-                self.pages.touch(page)
+            if page is not None and page.covers_up_to(entry_id):
+                self.pages.mark_dirty(page)
                 page.drop_up_to(entry_id)
                 if not page:
                     self._drop(ledger_id)
@@ -317,15 +320,15 @@ class CursorState:
             self.pages.drop_below(ledger_id)
             self.index.remove_below(ledger_id)
         self.mark_delete = position
-        self.moves += 1
+        self.version += 1
 
     def _drop(self, ledger_id: int) -> None:
         self.pages.drop(ledger_id)
         self.index.remove(ledger_id)
 
     def reset(self, position: Position) -> None:
-        """The first entry from ``position`` on is the next to be delivered: it and all behind it are as if they had
-        never been acknowledged. Where there is none, everything is."""
+        """Make the first entry from ``position`` on the next to be delivered; it and all later entries become
+        unacknowledged. Without such an entry, everything is acknowledged."""
         extent = self._extent()
         following = extent.following(position.previous)
         if following is None:
@@ -336,21 +339,21 @@ class CursorState:
         self.index.remove_below(1 << 63)
         self.mark_delete = mark_delete
         self.properties = {}
-        self.moves += 1
+        self.version += 1
         self.resets += 1
-        self.close_holes()
+        self.advance_mark_delete()
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     def is_acked(self, position: Position) -> bool:
-        """Whether the whole entry is acknowledged."""
+        """Return True if the whole entry is acknowledged."""
         if position <= self.mark_delete:
             return True
         page = self.page(position.ledger_id)
         return page is not None and position.entry_id in page.acked
 
     def unacked_of(self, ledger_id: int, entry_ids: BitMap64) -> BitMap64:
-        """Entries of a ledger, out of those given, that are not acknowledged as a whole."""
+        """Return the unacknowledged entries of a ledger among ``entry_ids``."""
         if ledger_id < self.mark_delete.ledger_id:
             return BitMap64()
         page = self.page(ledger_id)
@@ -360,13 +363,13 @@ class CursorState:
         return found
 
     def not_acked_indexes(self, position: Position) -> int | None:
-        """The bits of a batch that are not acknowledged yet; None where none of them is."""
+        """Return the bits of the unacknowledged messages of a partially acknowledged batch; None for other entries."""
         page = self.page(position.ledger_id)
         return None if page is None else page.partial.get(position.entry_id)
 
-    def nth_open(self, number: int) -> Position | None:
-        """Return the ``number``-th entry beyond the mark-delete position that is not acknowledged, from 1 on. Ledgers
-        before that entry's are counted by the index."""
+    def nth_unacked(self, number: int) -> Position | None:
+        """Return the ``number``-th unacknowledged entry after the mark-delete position, counted from 1. Lower ledgers
+        are counted from the index, without their pages."""
         extent = self._extent()
         start = extent.rank(self.mark_delete)
         acked = 0
@@ -378,12 +381,12 @@ class CursorState:
                 page = self.page(ledger_id)
                 assert page is not None
                 first = self.mark_delete.entry_id + 1 if ledger_id == self.mark_delete.ledger_id else 0
-                return Position(ledger_id, page.nth_open(first, number - before))
+                return Position(ledger_id, page.nth_unacked(first, number - before))
             acked += count
         return extent.at(start + number + acked)
 
-    def open_run(self, ledger_id: int, first: int, last: int) -> tuple[int, int] | None:
-        """The first run of entries of a ledger, between the two, that are not acknowledged; None if all are."""
+    def unacked_run(self, ledger_id: int, first: int, last: int) -> tuple[int, int] | None:
+        """Return the first run of unacknowledged entries from ``first`` to ``last``; None if all are acknowledged."""
         page = self.page(ledger_id)
         if ledger_id < self.mark_delete.ledger_id:
             return None
@@ -391,25 +394,25 @@ class CursorState:
             first = max(first, self.mark_delete.entry_id + 1)
         if page is None:
             return (first, last) if first <= last else None
-        first = page.next_open(first)
-        return (first, page.open_end(first, last)) if first <= last else None
+        first = page.next_unacked(first)
+        return (first, page.unacked_run_end(first, last)) if first <= last else None
 
     def run_end(self, position: Position) -> Position:
-        """The last entry of the run of acknowledged ones beyond the mark-delete position that this one is in; itself
-        where it is in none."""
+        """Return the last entry of the acknowledged run that contains the position; the position itself if it is not
+        acknowledged or not after the mark-delete position."""
         page = self.page(position.ledger_id) if position > self.mark_delete else None
         if page is None or position.entry_id not in page.acked:
             return position
         return Position(position.ledger_id, page.run_end(position.entry_id))
 
     @property
-    def first_open(self) -> Position | None:
-        """The lowest entry that is not acknowledged as a whole; None if there is none."""
+    def first_unacked(self) -> Position | None:
+        """Lowest entry that is not completely acknowledged; None if all are."""
         return self._extent().following(self.mark_delete)
 
     @property
     def highest_acked(self) -> Position:
-        """The highest entry that is acknowledged, whole or in part; the mark-delete position if none is beyond it."""
+        """Highest entry that is acknowledged at least partially; the mark-delete position if no later one is."""
         ledger_id = max(self.pages.last_ledger, self.index.last_ledger)
         page = self.page(ledger_id) if ledger_id >= 0 else None
         if page:
@@ -421,7 +424,7 @@ class CursorState:
         return self.mark_delete
 
     def adds_range(self, position: Position) -> bool:
-        """Return True if acknowledging the entry adds a range beyond mark-delete; all pages are in memory."""
+        """Return True if acknowledging the entry adds a range. All pages are in memory."""
         ledger_id, entry_id = position
         if self.mark_delete == position.previous:
             return False
@@ -430,28 +433,28 @@ class CursorState:
 
     @property
     def range_count(self) -> int:
-        """The number of acknowledged ranges; all pages are in memory."""
+        """Number of acknowledged ranges. All pages are in memory."""
         return sum(len(runs(page.acked)[0]) for page in self.pages)
 
     @property
     def partial_count(self) -> int:
-        """The number of batches that are acknowledged in part; all pages are in memory."""
+        """Number of partially acknowledged batches. All pages are in memory."""
         return sum(len(page.partial) for page in self.pages)
 
     @property
     def acked_beyond(self) -> int:
-        """Number of entries that are acknowledged beyond the mark-delete position, their pages in memory or not."""
+        """Number of acknowledged entries after the mark-delete position, including pages that are not in memory."""
         return self.index.acked + sum(len(page.acked) - self._indexed(page.ledger_id) for page in self._unindexed())
 
     def _acked_counts(self) -> Iterator[tuple[int, int]]:
-        """Yield each ledger that has a page, and the number of its acknowledged entries, in ascending order."""
+        """Yield each ledger that has a page with the number of its acknowledged entries, ascending."""
         changed = {page.ledger_id: len(page.acked) for page in self._unindexed()}
         stored = (one for one in self.index.acked_counts() if one[0] not in changed)
         return merge(stored, sorted(changed.items()))
 
     def _unindexed(self) -> Iterable[LedgerAcks]:
-        """Return the pages whose counts the index may not have: dirty ones; all in the old form, which has no index
-        after its first flush."""
+        """Return the pages whose counts are missing or outdated in the index: dirty pages, or all pages in the snapshot
+        form, whose index is empty after the first flush."""
         return self.pages.dirty.values() if self.index else self.pages
 
     def _indexed(self, ledger_id: int) -> int:
@@ -460,7 +463,7 @@ class CursorState:
 
     @property
     def backlog(self) -> int:
-        """How many entries are not acknowledged."""
+        """Number of unacknowledged entries."""
         extent = self._extent()
         last = extent.last
         return 0 if last is None else extent.between(self.mark_delete, last) - self.acked_beyond

@@ -1,7 +1,7 @@
-"""What is acknowledged of one ledger of a topic, and how acknowledgments change it. Plain values, no I/O.
+"""Acknowledgments of one ledger of a topic. No I/O.
 
-Two conventions meet here, as in Pulsar's records: ``acked`` holds the entries that are acknowledged; for an entry of
-which only a part is, ``partial`` holds the indexes of its batch that are *not yet*, as the bits of a number.
+Two opposite conventions are used, as in Pulsar's records: ``acked`` holds the acknowledged entries, but for a partially
+acknowledged entry ``partial`` holds the *unacknowledged* indexes of its batch, as the bits of a number.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from pyroaring import BitMap64
 from bookstand.errors import IncorrectParameterError
 from bookstand.proto.expansion import MAX_BATCH_MESSAGES
 
-# Heap bytes as malloc counts them: the objects of a page and its places in the cache's tables, with an empty bitmap; a
-# container of a bitmap without its contents; an entry id of a batch and the allocation of its bits.
+# Heap bytes as malloc counts them: a page with an empty bitmap and its slots in the cache's tables; a bitmap container
+# without its contents; the entry id of a batch and the allocation of its bits.
 _PAGE_BYTES = 800
 _CONTAINER_BYTES = 200
 _BATCH_BYTES = 64
 _CONTAINER_ENTRIES = 1 << 16
 _LARGEST_CONTAINER = 8192
-# Adding an entry splits a run, which takes 4 bytes, and CRoaring converts a container of runs only when asked to.
+# Adding an entry can split a run, which takes 4 bytes, and CRoaring converts run containers only on request.
 _ADDED_TO_RUNS = 512
 
 
 class LedgerAcks:
     """Acknowledgments of one user ledger.
 
-    ``acked`` may be added to directly unless ``may_have_runs``: then :meth:`ack` bounds the memory of its containers.
-    ``partial`` must not be changed directly. ``changes`` counts all changes but single entries: see ``stamp``.
+    Entries may be added to ``acked`` directly unless ``may_have_runs`` is set: then use :meth:`ack`, which bounds the
+    memory of run containers. ``partial`` must not be changed directly. ``changes`` counts all other changes than direct
+    additions to ``acked``; see :attr:`version`.
     """
 
     __slots__ = ("_partial_bytes", "_until_check", "acked", "changes", "ledger_id", "limit", "may_have_runs", "partial")
@@ -41,7 +42,7 @@ class LedgerAcks:
         self.acked = BitMap64() if acked is None else acked
         self.partial = {} if partial is None else partial
         self._partial_bytes = sum(map(getsizeof, self.partial.values()))
-        # Number of entries of the ledger when its page was last looked up: entries below it can be acknowledged.
+        # Number of entries of the ledger when its page was last looked up; lower entries can be acknowledged.
         self.limit = 0
         self.changes = 0
 
@@ -52,14 +53,13 @@ class LedgerAcks:
         return bool(self.acked) or bool(self.partial)
 
     def copy(self) -> LedgerAcks:
-        """Return an independent copy."""
         copied = LedgerAcks(self.ledger_id, self.acked.copy(), dict(self.partial))
         copied.changes = self.changes
         return copied
 
     @property
     def memory(self) -> int:
-        """Heap bytes, measured."""
+        """Measured heap bytes."""
         statistics = self.acked.get_statistics()
         containers = (
             statistics["n_bytes_array_containers"]
@@ -69,8 +69,8 @@ class LedgerAcks:
         return int(_PAGE_BYTES + containers + _CONTAINER_BYTES * statistics["n_containers"]) + self._partial_memory
 
     @property
-    def most_memory(self) -> int:
-        """Heap bytes with the largest bitmap that the ledger's entries can fill, without measuring it."""
+    def max_memory(self) -> int:
+        """Upper bound of the heap bytes, for the largest bitmap that the ledger's entries can fill."""
         containers = self.limit // _CONTAINER_ENTRIES + 1
         return _PAGE_BYTES + containers * (_CONTAINER_BYTES + _LARGEST_CONTAINER) + self._partial_memory
 
@@ -80,8 +80,8 @@ class LedgerAcks:
         return getsizeof(partial) + _BATCH_BYTES * len(partial) + self._partial_bytes if partial else 0
 
     @property
-    def stamp(self) -> tuple[int, int]:
-        """Another one after every change. Adding to ``acked`` directly is a change like any other."""
+    def version(self) -> tuple[int, int]:
+        """Value that differs after every change, including direct additions to ``acked``."""
         return self.changes, len(self.acked)
 
     # -- changes -------------------------------------------------------------------------------------------------------
@@ -96,7 +96,6 @@ class LedgerAcks:
             self._bound_runs()
 
     def ack_all(self, entry_ids: Iterable[int]) -> None:
-        """Acknowledge many entries at once."""
         self.acked.update(entry_ids)
         self.changes += 1
         self.may_have_runs, self._until_check = True, 0
@@ -104,35 +103,34 @@ class LedgerAcks:
             self._drop_partial([one for one in self.partial if one in self.acked])
 
     def ack_part(self, entry_id: int, not_acked: int) -> bool:
-        """Acknowledge the indexes of a batch that are not set in ``not_acked``. Return True if that completes the
-        entry."""
+        """Acknowledge the batch indexes that are not set in ``not_acked``. Returns True if the entry is complete."""
         if entry_id in self.acked:
             return True
         self.changes += 1
         before = self.partial.get(entry_id)
-        left = not_acked if before is None else before & not_acked
-        if left:
-            self._partial_bytes += getsizeof(left) - (0 if before is None else getsizeof(before))
-            self.partial[entry_id] = left
+        remaining = not_acked if before is None else before & not_acked
+        if remaining:
+            self._partial_bytes += getsizeof(remaining) - (0 if before is None else getsizeof(before))
+            self.partial[entry_id] = remaining
             return False
         self.ack(entry_id)
         return True
 
     def ack_part_up_to(self, entry_id: int, not_acked: int) -> bool:
-        """A cumulative acknowledgment inside a batch: every index below the first one left is acknowledged too, and
-        none that was is forgotten. Returns whether the entry is complete by that."""
+        """Acknowledge cumulatively inside a batch: all indexes below the lowest one in ``not_acked``. Returns True if
+        the entry is complete."""
         first = (not_acked & -not_acked).bit_length() - 1
         return self.ack_part(entry_id, not_acked >> first << first if not_acked else 0)
 
     def drop_up_to(self, entry_id: int) -> None:
-        """Everything up to the entry is consumed, and need not be remembered one by one."""
-        if self.reaches(entry_id):
+        """Drop the acknowledgments up to and including the entry."""
+        if self.covers_up_to(entry_id):
             self.changes += 1
             self.acked.remove_range(0, entry_id + 1)
             self._drop_partial([one for one in self.partial if one <= entry_id])
 
     def drop_from(self, entry_id: int) -> None:
-        """Drop what is acknowledged from the entry on."""
+        """Drop the acknowledgments from the entry on."""
         if self.acked and self.acked.max() >= entry_id:
             self.changes += 1
             self.acked.remove_range(entry_id, self.acked.max() + 1)
@@ -145,7 +143,7 @@ class LedgerAcks:
                 self._partial_bytes -= getsizeof(bits)
 
     def _bound_runs(self) -> None:
-        """Convert containers of runs that single entries have split into more bytes than another form takes."""
+        """Convert run containers that single entries have split into more bytes than another container type takes."""
         self._until_check -= 1
         if self._until_check < 0:
             self._until_check = _ADDED_TO_RUNS
@@ -156,22 +154,22 @@ class LedgerAcks:
         """Release memory that the bitmap reserved for growing."""
         self.acked.shrink_to_fit()
 
-    def reaches(self, entry_id: int) -> bool:
-        """Whether it says anything of an entry up to this one."""
+    def covers_up_to(self, entry_id: int) -> bool:
+        """Return True if there are acknowledgments up to and including the entry."""
         return bool(self.acked and self.acked.min() <= entry_id) or any(one <= entry_id for one in self.partial)
 
-    # -- questions -----------------------------------------------------------------------------------------------------
+    # -- queries -------------------------------------------------------------------------------------------------------
 
     @property
     def last(self) -> int:
-        """The highest entry that is acknowledged, whole or in part; -1 if none is."""
+        """Highest entry that is acknowledged at least partially; -1 if none is."""
         return max(int(self.acked.max()) if self.acked else -1, max(self.partial, default=-1))
 
     def run_end(self, entry_id: int) -> int:
-        """The last entry of the unbroken run of acknowledged ones that ``entry_id`` is in."""
+        """Return the last entry of the acknowledged run that contains ``entry_id``."""
         acked = self.acked
         before = acked.rank(entry_id) - 1
-        # How many of the run are certain, doubled until it is too many, and halved back.
+        # Exponential search for an upper bound, then binary search.
         step = 1
         while acked.rank(entry_id + step) - before == step + 1:
             step *= 2
@@ -184,17 +182,17 @@ class LedgerAcks:
                 high = middle
         return entry_id + low
 
-    def next_open(self, entry_id: int) -> int:
-        """The first entry from ``entry_id`` on that is not acknowledged as a whole."""
+    def next_unacked(self, entry_id: int) -> int:
+        """Return the first unacknowledged entry from ``entry_id`` on."""
         return self.run_end(entry_id) + 1 if entry_id in self.acked else entry_id
 
-    def open_end(self, entry_id: int, last: int) -> int:
-        """The last entry of the unbroken run of open ones that ``entry_id`` is in, up to ``last``."""
+    def unacked_run_end(self, entry_id: int, last: int) -> int:
+        """Return the last entry, at most ``last``, of the unacknowledged run that contains ``entry_id``."""
         before = self.acked.rank(entry_id)
         return last if before == len(self.acked) else min(last, int(self.acked[before]) - 1)
 
-    def nth_open(self, first: int, number: int) -> int:
-        """The ``number``-th entry from ``first`` on that is not acknowledged; all that are lie from there on."""
+    def nth_unacked(self, first: int, number: int) -> int:
+        """Return the ``number``-th unacknowledged entry from ``first`` on; ``acked`` has no entry before ``first``."""
         low, high = first + number - 1, first + number - 1 + len(self.acked)
         while low < high:
             middle = (low + high) // 2
@@ -206,7 +204,7 @@ class LedgerAcks:
 
 
 def bits_of(indexes: Iterable[int], batch_size: int) -> int:
-    """The bits of a batch that stay unacknowledged when these indexes are acknowledged."""
+    """Return the bits of the messages of a batch that are not among ``indexes``."""
     if type(batch_size) is not int or not 0 < batch_size <= MAX_BATCH_MESSAGES:
         raise IncorrectParameterError(
             f"batch_size must be an integer from 1 to {MAX_BATCH_MESSAGES}, not {batch_size!r}"
@@ -220,5 +218,5 @@ def bits_of(indexes: Iterable[int], batch_size: int) -> int:
 
 
 def indexes_of(bits: int) -> list[int]:
-    # Written out in one pass: shifting a large number for each of its bits would take quadratic time.
+    # Formatting takes one pass; shifting a large number bit by bit would take quadratic time.
     return [index for index, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"]

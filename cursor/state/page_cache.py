@@ -1,11 +1,11 @@
-"""The page cache of a cursor: pages in memory, bounded in bytes.
+"""Page cache of a cursor, bounded in bytes.
 
 A page is *dirty* from its first change until a flush has stored it, and is not evicted; *clean* pages are evicted in
-the order of their last use. A clean page is charged with its measured size; a dirty one with the largest size that its
-ledger's bitmap can reach, so that an acknowledgment measures nothing. One clean page is always retained, however large.
+LRU order. A clean page is charged with its measured size, a dirty page with the maximum size of its ledger's bitmap, so
+that an acknowledgment measures nothing. One clean page is always retained, however large.
 
-The bound is that of a cursor used by one thread: the limit and one page. Each further thread inside a call of the
-cursor can add one page, which it has read and is about to use, or has changed and is about to flush.
+With one thread the bound is the limit plus one page. Each further thread inside a call of the cursor can add one page,
+which it has read and is about to use, or has changed and is about to flush.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _DIRTY_SHARE = 0.75
 
 
 class PageCache:
-    """Not thread-safe: guarded by the cursor's lock. Iterating, counting and :meth:`peek` leave the order of eviction
-    and the counts of hits and misses as they are."""
+    """Not thread-safe: guarded by the cursor's lock. Iterating, counting and :meth:`peek` do not affect the LRU order
+    or the hit and miss counts."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -30,11 +30,11 @@ class PageCache:
         self.hits = 0
         self.misses = 0
         self._charged: dict[int, int] = {}
-        # A page that is larger than the limit is admitted, one at a time.
+        # Unbounded, because one page larger than the limit is admitted; _make_room() enforces the limit.
         self._clean: LRUCache[int, LedgerAcks] = LRUCache(maxsize=1 << 62, getsizeof=lambda page: page.memory)
 
     def change_limit(self, limit: int) -> None:
-        """Replace the limit; clean pages beyond it are dropped."""
+        """Replace the limit, and evict clean pages beyond it."""
         self.limit = limit
         self._make_room()
 
@@ -51,7 +51,7 @@ class PageCache:
 
     @property
     def last_ledger(self) -> int:
-        """The highest ledger with a page in memory; -1 if there is none."""
+        """Highest ledger with a page in memory; -1 without pages."""
         return max(max(self.dirty, default=-1), max(self._clean, default=-1))
 
     @property
@@ -65,14 +65,14 @@ class PageCache:
         return self.dirty_bytes > self.limit * _DIRTY_SHARE and len(self.dirty) > 1
 
     def peek(self, ledger_id: int) -> LedgerAcks | None:
-        """Return the page without counting that as a use."""
+        """Return the page without affecting the LRU order."""
         page = self.dirty.get(ledger_id)
         if page is None and ledger_id in self._clean:
             page = Cache.__getitem__(self._clean, ledger_id)
         return page
 
     def get(self, ledger_id: int) -> LedgerAcks | None:
-        """Return the page, and make it the one used last."""
+        """Return the page, and make it the most recently used."""
         page = self.dirty.get(ledger_id)
         if page is None:
             page = self._clean.get(ledger_id)
@@ -87,19 +87,19 @@ class PageCache:
         self._clean[page.ledger_id] = page
         self._make_room()
 
-    def touch(self, page: LedgerAcks) -> None:
-        """Make the page dirty before it is changed. Call it again after a change that added a batch."""
+    def mark_dirty(self, page: LedgerAcks) -> None:
+        """Mark a page dirty before it is changed. Call again after a change that added a batch."""
         ledger_id = page.ledger_id
-        most = page.most_memory
-        self.dirty_bytes += most - self._charged.get(ledger_id, 0)
-        self._charged[ledger_id] = most
+        charge = page.max_memory
+        self.dirty_bytes += charge - self._charged.get(ledger_id, 0)
+        self._charged[ledger_id] = charge
         if ledger_id not in self.dirty:
             self._clean.pop(ledger_id, None)
             self.dirty[ledger_id] = page
         self._make_room()
 
-    def stored(self, ledger_id: int) -> None:
-        """Make a page clean that has been stored as it is in memory."""
+    def mark_clean(self, ledger_id: int) -> None:
+        """Mark a page clean whose current contents have been stored."""
         page = self._forget_dirty(ledger_id)
         if page is not None:
             page.compact()
@@ -127,6 +127,6 @@ class PageCache:
         return self.dirty.pop(ledger_id, None)
 
     def _make_room(self) -> None:
-        # The thread that installed the last one is about to use it.
+        # Keep the most recent page: the thread that installed it is about to use it.
         while len(self._clean) > 1 and self.bytes > self.limit:
             self._clean.popitem()

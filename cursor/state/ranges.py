@@ -1,14 +1,15 @@
-"""The acknowledged entries of a topic as a set of ranges: a view over one bitmap a ledger.
+"""Acknowledged entries of a topic as a set of ranges: a view over one bitmap for each ledger.
 
-Ranges are open below and closed above, as Pulsar writes them: entry 0 is in (-1, ...]. None reaches from one ledger
-into another. What a range that is added says of its lower ledger cannot be known here beyond the last entry of that
-ledger that is acknowledged already; of the ledgers between nothing is said.
+Ranges are open at the lower and closed at the upper end, as Pulsar writes them: entry 0 is in (-1, ...]. No range spans
+ledgers. A range that is added across ledgers fills its lower ledger only up to the last entry that is already in the
+set, because the length of that ledger is unknown here, and no ledger in between.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from pyroaring import BitMap64
@@ -18,7 +19,7 @@ from bookstand.storage.format.position import Position
 
 
 class AckRange(NamedTuple):
-    """Everything behind ``lower`` up to and with ``upper``, which are in the same ledger."""
+    """Entries after ``lower`` up to and including ``upper``, in one ledger."""
 
     lower: Position
     upper: Position
@@ -28,7 +29,7 @@ class AckRange(NamedTuple):
 
 
 class RangeSet:
-    """Over the caller's bitmaps, which are changed in place. A ledger whose bitmap is empty has none."""
+    """Set of ranges over the caller's bitmaps, which are changed in place. Empty bitmaps are removed."""
 
     def __init__(self, bitmaps: Mapping[int, BitMap64] | None = None) -> None:
         self.bitmaps: dict[int, BitMap64] = {}
@@ -44,9 +45,9 @@ class RangeSet:
         if lower.ledger_id == upper.ledger_id:
             self._add(upper.ledger_id, lower.entry_id + 1, upper.entry_id)
             return
-        known = self.bitmaps.get(lower.ledger_id)
-        if known is not None:
-            self._add(lower.ledger_id, lower.entry_id + 1, known.max())
+        bitmap = self.bitmaps.get(lower.ledger_id)
+        if bitmap is not None:
+            self._add(lower.ledger_id, lower.entry_id + 1, bitmap.max())
         self._add(upper.ledger_id, 0, upper.entry_id)
 
     def _add(self, ledger: int, first: int, last: int) -> None:
@@ -60,7 +61,7 @@ class RangeSet:
         bitmap.add_range(first, last + 1)
 
     def remove_at_most(self, position: Position) -> None:
-        """Forget everything up to and with ``position``."""
+        """Remove all entries up to and including ``position``."""
         while self._ledgers and self._ledgers[0] < position.ledger_id:
             del self.bitmaps[self._ledgers.pop(0)]
         bitmap = self.bitmaps.get(position.ledger_id)
@@ -70,10 +71,8 @@ class RangeSet:
                 del self.bitmaps[position.ledger_id]
                 self._ledgers.remove(position.ledger_id)
 
-    # -- questions ---------------------------------------------------------------------------------------------------
-
     def remove_closed(self, lower: Position, upper: Position) -> None:
-        """Remove everything from ``lower`` to ``upper``, both included."""
+        """Remove all entries from ``lower`` to ``upper``, both included."""
         for ledger in [one for one in self._ledgers if lower.ledger_id <= one <= upper.ledger_id]:
             bitmap = self.bitmaps[ledger]
             first = lower.entry_id if ledger == lower.ledger_id else 0
@@ -83,6 +82,8 @@ class RangeSet:
             if not bitmap:
                 del self.bitmaps[ledger]
                 self._ledgers.remove(ledger)
+
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def contains(self, position: Position) -> bool:
         bitmap = self.bitmaps.get(position.ledger_id)
@@ -96,7 +97,7 @@ class RangeSet:
         return AckRange(Position(ledger, before_run(bitmap, entry)), Position(ledger, end_of_run(bitmap, entry)))
 
     def cardinality(self, first: Position, last: Position) -> int:
-        """How many entries are in the set from ``first`` to ``last``, both included."""
+        """Return the number of entries from ``first`` to ``last``, both included."""
         total = 0
         for ledger in self._ledgers:
             if first.ledger_id <= ledger <= last.ledger_id:
@@ -107,14 +108,9 @@ class RangeSet:
                     total += bitmap.range_cardinality(start, stop + 1)
         return total
 
-    def to_ranges(self, most: int | None = None) -> list[AckRange]:
-        """The lowest ranges, in their order; all unless a number is given."""
-        found: list[AckRange] = []
-        for one in self:
-            if most is not None and len(found) >= most:
-                break
-            found.append(one)
-        return found
+    def to_ranges(self, limit: int | None = None) -> list[AckRange]:
+        """Return the lowest ranges, up to ``limit``, in ascending order."""
+        return list(islice(self, limit))
 
     def __iter__(self) -> Iterator[AckRange]:
         for ledger in self._ledgers:
@@ -123,7 +119,6 @@ class RangeSet:
                 yield AckRange(Position(ledger, first - 1), Position(ledger, last))
 
     def __len__(self) -> int:
-        """The number of ranges."""
         return sum(len(runs(bitmap)[0]) for bitmap in self.bitmaps.values())
 
     @property

@@ -1,4 +1,4 @@
-"""What a cursor begins with: a place of its own in a topic, or what is stored of it."""
+"""Initial state of an opened cursor: that of a new cursor, or the stored state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def create(
     properties: Mapping[str, int],
     cursor_properties: tuple[tuple[str, str], ...],
 ) -> recovery.RecoveredState:
-    """A new cursor at the topic's beginning or end: its record is all there is of it."""
+    """Create a cursor at the beginning or the end of a topic. It consists of its record, without a ledger."""
     mark_delete = topic.last_confirmed if initial == "latest" else _beginning(topic)
     info = CursorInfo(
         cursor_ledger.NO_LEDGER,
@@ -56,7 +56,7 @@ def recover(
     at_marker: Position | None,
     read_only: bool,
 ) -> recovery.RecoveredState:
-    """The newest whole state in the cursor's ledger; the one in its record, where the ledger has none."""
+    """Recover the newest consistent state from the cursor's ledgers; from its record if no ledger has one."""
     topic_entries = {ledger.ledger_id: ledger.entries for ledger in topic.ledgers}
     if at_marker is not None:
         ledgers = cursor_log.source(False, at_marker.ledger_id)
@@ -68,7 +68,7 @@ def recover(
         ):
             cursor_log.handle = found.handle
             return found
-        raise IncorrectParameterError(f"cursor {cursor!r} of topic {topic.name} has no whole marker at {at_marker}")
+        raise IncorrectParameterError(f"cursor {cursor!r} of topic {topic.name} has no intact marker at {at_marker}")
     if cursor_log.damage is not None and not read_only:
         cursor_log.put(info)
     found = recovery.recover(cursor, cursor_log.source(not read_only), topic_entries, resident)
@@ -78,7 +78,7 @@ def recover(
         return found._replace(source=found.source._replace(skipped=(*skipped, *found.source.skipped)))
     skipped += found
     if cursor_log.damage is None and not read_only:
-        # If no ledger could be fenced, a former owner is fenced by the version of the record.
+        # No ledger was fenced, so fence a former owner by changing the version of the record.
         cursor_log.put(info)
     mark_delete = info.mark_delete or _beginning(topic)
     limits = topic.client.expansion_limits
@@ -86,30 +86,30 @@ def recover(
         mark_delete, info.ranges, info.batches, dict(info.properties), topic_entries, limits
     ).state
     source = RecoveredFrom(recovery.RECORD, cursor_ledger.NO_LEDGER, -1, skipped)
-    return recovery.from_old_state(source, state, snapshot_form.size_inline(state))
+    return recovery.from_ack_snapshot(source, state, snapshot_form.size_inline(state))
 
 
-def install_recovered(topic: ManagedLedger, live: CursorState, found: recovery.RecoveredState) -> None:
-    """Have the live state be what was found, as far as the topic still has it."""
+def install_recovered(topic: ManagedLedger, state: CursorState, found: recovery.RecoveredState) -> None:
+    """Install the recovered state, restricted to ledgers and entries that the topic still has."""
     extent = topic.extent
-    live.index = found.pages
-    live.properties = dict(found.properties)
+    state.index = found.pages
+    state.properties = dict(found.properties)
     for page in found.unstored:
         page.limit = extent.entries(page.ledger_id) or 0
         # A state that another program wrote may acknowledge entries beyond the end of a ledger. In the last ledger
-        # they would acknowledge messages that are still to be added.
+        # that would acknowledge future messages.
         page.drop_from(page.limit)
-        live.pages.touch(page)
-    for ledger_id in [one for one, _ in live.index.items() if extent.entries(one) is None]:
-        live.index.remove(ledger_id)
-    for ledger_id in live.pages.ledger_ids():
+        state.pages.mark_dirty(page)
+    for ledger_id in [one for one, _ in state.index.items() if extent.entries(one) is None]:
+        state.index.remove(ledger_id)
+    for ledger_id in state.pages.ledger_ids():
         if extent.entries(ledger_id) is None:
-            live.pages.drop(ledger_id)
-    live.mark_delete = _within(topic, found.mark_delete)
+            state.pages.drop(ledger_id)
+    state.mark_delete = _within(topic, found.mark_delete)
 
 
 def _within(topic: ManagedLedger, mark_delete: Position) -> Position:
-    """A position behind the topic's end is the topic's end; one before a ledger that is gone, the entry before."""
+    """Clamp a position after the topic's end to the end, and move one before a deleted ledger to the entry before."""
     extent = topic.extent
     if mark_delete > topic.last_confirmed:
         return topic.last_confirmed

@@ -1,10 +1,9 @@
-"""A cursor's record in the metadata store, and the ledgers that the record names.
+"""A cursor's record in the metadata store, and the cursor ledgers that it references.
 
-Creating a ledger and noting it in the record is one commit, and so is pointing the record at it. Between the two the
-new ledger is *pending*: a field of the record that no other reader knows names it, so that a crash leaves no ledger
-without an owner. The ledger before it stays, named as *former*, until the new one has two states: there is always a
-state before the newest one. A reset begins a new ledger, and the record names that one as the first from which recovery
-may take anything (``since``): no older state can bring back what the reset revoked.
+One commit creates a cursor ledger and records it as *pending*, so that a crash leaves no orphaned ledger. A second
+commit makes the record point at it. The previous ledger is retained as a *former* ledger until the new one contains
+two states, so that recovery can always fall back to an older state. A reset starts a new ledger, and the record stores
+that ledger as the oldest one that recovery may use (``since``): no older state can restore the revoked acknowledgments.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from bookstand.cursor.store.recovery import (
     CursorLedgerEntries,
     DamagedPage,
     Source,
+    damage_report,
     drop_consumed,
     replacements,
-    report_of,
 )
 from bookstand.errors import (
     BookstandError,
@@ -58,7 +57,7 @@ from bookstand.storage.logger import logger
 from bookstand.storage.metadata_store import Nodes
 
 _T = TypeVar("_T")
-# Of a cursor's ledger: what the record says of the last reset when the ledger begins; empty: it begins with one.
+# Label of a cursor ledger: ``since`` of the record when the ledger was created; empty if a reset created it.
 _SINCE_LABEL = "bookstand/since"
 NO_LEDGER = -1
 _PENDING, _FORMER, _SINCE = 1000, 1001, 1002
@@ -68,27 +67,27 @@ _PENDING_TAG, _FORMER_TAG, _SINCE_TAG = (
 
 
 STATES_BEFORE_DELETION = 2
-"""Number of states in a ledger at which the former ledger is deleted."""
+"""Number of states in the current cursor ledger at which former ledgers are deleted."""
 
 
 class CursorFencedError(LedgerFencedError):
-    """The cursor was opened by another; this one writes no more."""
+    """Another owner has opened the cursor; this one can no longer write."""
 
 
 class RecordExtensions(NamedTuple):
-    """The record's own fields: the ledger that is being made, the former ones that are retained, ascending, and the
-    first ledger behind the last reset (None: not recorded, as in records of earlier versions)."""
+    """Fields of the record that only bookstand uses: the pending ledger, the retained former ledgers, ascending, and
+    the first ledger after the last reset (None in records of earlier versions)."""
 
     pending: int | None
     former: tuple[int, ...]
-    others: bytes
+    unknown_fields: bytes
     since: int | None = None
 
 
-def known_of(info: CursorInfo) -> RecordExtensions:
+def extensions_of(info: CursorInfo) -> RecordExtensions:
     pending = since = None
     former = []
-    others = bytearray()
+    unknown_fields = bytearray()
     for tag, number, chunk in wire_format.fields(info.unknown):
         if tag == _PENDING_TAG:
             pending = number
@@ -97,29 +96,29 @@ def known_of(info: CursorInfo) -> RecordExtensions:
         elif tag == _SINCE_TAG:
             since = number
         else:
-            _write_field(others, tag, number, chunk)
-    return RecordExtensions(pending, tuple(former), bytes(others), since)
+            _write_field(unknown_fields, tag, number, chunk)
+    return RecordExtensions(pending, tuple(former), bytes(unknown_fields), since)
 
 
-def unknown_of(known: RecordExtensions) -> bytes:
-    out = bytearray(known.others)
-    if known.pending is not None:
-        wire_format.write_varint_field(out, _PENDING, known.pending)
-    for ledger_id in known.former:
+def encode_extensions(extensions: RecordExtensions) -> bytes:
+    out = bytearray(extensions.unknown_fields)
+    if extensions.pending is not None:
+        wire_format.write_varint_field(out, _PENDING, extensions.pending)
+    for ledger_id in extensions.former:
         wire_format.write_varint_field(out, _FORMER, ledger_id)
-    if known.since is not None:
-        wire_format.write_varint_field(out, _SINCE, known.since)
+    if extensions.since is not None:
+        wire_format.write_varint_field(out, _SINCE, extensions.since)
     return bytes(out)
 
 
 def source_of(info: CursorInfo, open_ledger: Callable[[int], CursorLedgerEntries], newest: int | None = None) -> Source:
-    """The ledgers in which the state of the cursor with this record is searched for; from ``newest`` backwards, if that
-    is given."""
-    known = known_of(info)
+    """Return the ledgers to search for the state of a cursor, optionally from the ledger ``newest`` backwards."""
+    extensions = extensions_of(info)
     newest = info.cursor_ledger_id if newest is None else newest
-    former = [one for one in reversed(known.former) if known.since is not None and known.since <= one < newest]
+    since = extensions.since
+    former = [one for one in reversed(extensions.former) if since is not None and since <= one < newest]
     ledger_ids = [] if newest < 0 else [newest, *former]
-    return Source(ledger_ids, open_ledger, known.since, info.mark_delete, info.properties)
+    return Source(ledger_ids, open_ledger, since, info.mark_delete, info.properties)
 
 
 def _write_field(out: bytearray, tag: int, number: int, chunk: bytes) -> None:
@@ -136,13 +135,13 @@ def _write_field(out: bytearray, tag: int, number: int, chunk: bytes) -> None:
         wire_format.write_varint(out, number)
 
 
-def info_by_labels(ledgers: Iterable[tuple[int, Mapping[str, bytes] | None]], topic: str, cursor: str) -> CursorInfo:
-    """Record of a cursor as far as the labels of ledgers, ascending, tell it; in place of a record that cannot be read.
-    None: labels that cannot be read either.
+def info_from_labels(ledgers: Iterable[tuple[int, Mapping[str, bytes] | None]], topic: str, cursor: str) -> CursorInfo:
+    """Reconstruct the unreadable record of a cursor from the labels of ``ledgers``, ascending. Labels are None if they
+    are unreadable, too.
 
-    The newest ledger of the cursor is taken for the current one, and the others for former ones. The mark-delete
-    position is unknown: without a readable ledger the cursor begins at the first entry of its topic. So it does if a
-    newer ledger has unreadable labels, because that may be the cursor's and begin with a reset.
+    The newest ledger of the cursor becomes the current one, and the others become former ones. The mark-delete position
+    is unknown: without a readable ledger the cursor starts at the first entry of its topic. It also does so if a newer
+    ledger has unreadable labels, because a reset of this cursor may have created that ledger.
     """
     newest, since = NO_LEDGER, None
     unreadable = NO_LEDGER
@@ -161,12 +160,12 @@ def info_by_labels(ledgers: Iterable[tuple[int, Mapping[str, bytes] | None]], to
     if unreadable > newest != NO_LEDGER:
         former.append(newest)
         newest, since = NO_LEDGER, None
-    unknown = unknown_of(RecordExtensions(None, tuple(former), b"", since))
+    unknown = encode_extensions(RecordExtensions(None, tuple(former), b"", since))
     return CursorInfo(newest, cursor_properties=tuple(properties.items()), unknown=unknown)
 
 
 def since_of(ledger_id: int, labels: Mapping[str, bytes]) -> int | None:
-    """The first ledger behind the last reset, as the labels of a cursor's ledger tell it."""
+    """Return the first ledger after the last reset, according to the labels of a cursor ledger."""
     label = labels.get(_SINCE_LABEL)
     if label is None or not (label.isdigit() or not label):
         return None
@@ -174,7 +173,7 @@ def since_of(ledger_id: int, labels: Mapping[str, bytes]) -> int | None:
 
 
 class CursorLedger:
-    """Not safe between threads but for :attr:`handle`: one flush at a time uses it."""
+    """The record and the ledgers of one cursor. Not thread-safe, except :attr:`handle`; callers hold the flush lock."""
 
     def __init__(self, topic: ManagedLedger, cursor: str, codec: str | None, threshold: int) -> None:
         self.client: Client = topic.client
@@ -182,33 +181,33 @@ class CursorLedger:
         self._topic = topic
         self.cursor = cursor
         self.path = cursor_node_of(topic.name, cursor)
-        # The name under which the topic keeps what the cursor needs.
+        # Name under which the cursor is registered with the topic, which retains the ledgers that it needs.
         self.hold_name = self.path.rpartition("/")[2]
         self._codec = codec
         self._threshold = threshold
         self._nodes = Nodes(self.client.storage, self.client.check_usable, self.client.check_writable)
-        # None: any, for the record cannot be read.
+        # None if the record is unreadable: any version is replaced.
         self._version: int | None = -1
         self.damage: str | None = None
         self.info: CursorInfo | None = None
         self.writer: LedgerWriter | None = None
-        # What pages are read from: the ledger that the record points to, or None.
+        # The ledger that the record points to, from which pages are read.
         self.handle: LedgerHandle | None = None
-        self.began = 0
-        # Number of states in the ledger that is written to.
+        self.created_at = 0
+        # Number of states in the current ledger.
         self.states = 0
-        # How many entries of its ledger were copied from the one before.
+        # Number of entries that were copied into the current ledger when it was created.
         self._copied = 0
 
     def change_compression(self, codec: str | None, threshold: int) -> None:
-        """Compress the record this way from the next time it is written."""
+        """Set the compression of the record for its next write."""
         self._codec, self._threshold = codec, threshold
 
     # -- the record --------------------------------------------------------------------------------------------------
 
     def load(self) -> CursorInfo | None:
-        """Load the record; return None if there is no such cursor. A record that cannot be read (see :attr:`damage`) is
-        replaced by the labels of the cursor's ledgers."""
+        """Load the record; None if the cursor does not exist. An unreadable record is reconstructed from the labels of
+        the cursor's ledgers, and :attr:`damage` is set."""
         self._version = None
         try:
             stored, self._version = self._nodes.get(self.path)
@@ -218,11 +217,11 @@ class CursorLedger:
             return None
         except (StoreDamagedError, MalformedRecordError) as error:
             self.damage = f"{error}; the labels of its ledgers are used instead"
-            self.info = info_by_labels(self._labels(), self.topic, self.cursor)
+            self.info = info_from_labels(self._labels(), self.topic, self.cursor)
         return self.info
 
     def _labels(self) -> Iterator[tuple[int, Mapping[str, bytes] | None]]:
-        """Labels of all ledgers; None for unreadable metadata."""
+        """Yield the labels of all ledgers; None for unreadable metadata."""
         for ledger_id in self.client.storage.ledger_ids():
             with suppress(NoSuchLedgerError):
                 try:
@@ -233,12 +232,11 @@ class CursorLedger:
                     yield ledger_id, labels
 
     def put(self, info: CursorInfo) -> None:
-        """Replace the record, unless somebody else has."""
+        """Replace the record; fails if another owner has replaced it."""
         self._store(lambda _: info)
 
     def put_properties(self, change: Callable[[Transaction, dict[str, str]], object]) -> None:
-        """Replace the cursor's properties by what ``change`` makes of them; one commit with what it does to the
-        transaction."""
+        """Let ``change`` modify the cursor properties, and commit them together with its changes to the transaction."""
         assert self.info is not None
         info = self.info
 
@@ -249,12 +247,12 @@ class CursorLedger:
 
         self._store(make)
 
-    def _store(self, make: Callable[[Transaction], CursorInfo], doomed: Iterable[int] = ()) -> None:
-        """Write the record that ``make`` gives, and delete ledgers with it: one commit, unless somebody else has
-        written the record."""
+    def _store(self, make: Callable[[Transaction], CursorInfo], obsolete: Iterable[int] = ()) -> None:
+        """Write the record that ``make`` returns, and delete ledgers, in one commit; fails if another owner has written
+        the record."""
 
         def fill(transaction: Transaction) -> tuple[CursorInfo, Pending]:
-            self._delete_ledgers(transaction, doomed)
+            self._delete_ledgers(transaction, obsolete)
             info = make(transaction)
             stored = encode_cursor_info(info, self._codec, self._threshold)
             return info, transaction.put_node(self.path, stored, self._version)
@@ -262,17 +260,17 @@ class CursorLedger:
         try:
             info, version = self._commit(fill)
         except MetadataVersionError as error:
-            self._look_again(error)
+            self._check_fenced(error)
         except StoreDamagedError:
             if self._is_readable():
                 raise
-            # It is replaced by what it was, and the topic is still ours.
+            # The stored record is damaged: overwrite any version. _commit() still checks the ownership of the topic.
             self._version = None
             info, version = self._commit(fill)
         self.info, self._version = info, version.result()
 
     def _is_readable(self) -> bool:
-        """Return True if the record, or its absence, can be read."""
+        """Return True if reading the record finds no damage."""
         try:
             self._nodes.get(self.path)
         except NoSuchNodeError:
@@ -282,23 +280,23 @@ class CursorLedger:
         return True
 
     def _commit(self, fill: Callable[[Transaction], _T]) -> _T:
-        """One commit, unless the topic is another's by then: the version of the cursor's own record does not tell where
-        another has deleted the cursor and begun it anew."""
+        """Commit the changes that ``fill`` makes, provided that the topic is still owned. The version of the cursor's
+        record is not sufficient: another owner may have deleted and recreated the cursor."""
         while True:
             try:
                 with Transaction(self.client) as transaction:
                     transaction.require_node(self._topic.path, self._topic.version)
                     return fill(transaction)
             except NodeVersionError:
-                # Or it was we who began the topic's next ledger meanwhile.
+                # This process may itself have changed the topic's node, by a rollover.
                 try:
                     self._topic.check_owned()
                 except LedgerError as error:
                     raise self._fenced(error) from error
 
-    def _look_again(self, error: MetadataVersionError) -> NoReturn:
-        """The record was refused. If it is as it was, the next attempt may do better; if somebody else has written it,
-        the cursor is theirs."""
+    def _check_fenced(self, error: MetadataVersionError) -> NoReturn:
+        """Raise :class:`CursorFencedError` if another owner has written the record; otherwise raise ``error``, as a
+        retry may succeed."""
         try:
             changed = self._nodes.get(self.path)[1] != self._version
         except NoSuchNodeError:
@@ -306,61 +304,56 @@ class CursorLedger:
         raise self._fenced(error) if changed else error
 
     def delete(self) -> None:
-        """Delete the record and all ledgers that it names, in its properties as well: one commit. Only the record is
-        read."""
-        assert self.info is not None
-        named = property_ledgers(self.client, self.topic, self.cursor, self.info.cursor_properties)
-
-        def fill(transaction: Transaction) -> None:
-            self._delete_ledgers(transaction, [*named, *self._all_ledgers()])
-            transaction.delete_node(self.path, self._version)
-
+        """Delete the record and all ledgers that it references, including those in properties, in one commit."""
         try:
-            self._commit(fill)
+            self._delete_all(self._version)
         except (MetadataVersionError, NoSuchNodeError) as error:
             raise self._fenced(error) from error
 
     def discard(self) -> None:
-        """Delete the cursor whatever is damaged: the record may be unreadable, and so may the ledgers."""
+        """Delete the cursor even if its record or its ledgers are unreadable, regardless of the owner."""
         if self.load() is None:
             raise NoSuchNodeError(f"topic {self.topic} has no cursor {self.cursor!r}")
+        self._delete_all(None)
 
+    def _delete_all(self, version: int | None) -> None:
         assert self.info is not None
-        named = property_ledgers(self.client, self.topic, self.cursor, self.info.cursor_properties)
+        from_properties = property_ledgers(self.client, self.topic, self.cursor, self.info.cursor_properties)
 
         def fill(transaction: Transaction) -> None:
-            self._delete_ledgers(transaction, [*named, *self._all_ledgers()])
-            transaction.delete_node(self.path)
+            self._delete_ledgers(transaction, [*from_properties, *self._all_ledgers()])
+            transaction.delete_node(self.path, version)
 
         self._commit(fill)
 
     def _all_ledgers(self) -> list[int]:
         assert self.info is not None
-        known = known_of(self.info)
-        return [self.info.cursor_ledger_id, *known.former, *([] if known.pending is None else [known.pending])]
+        extensions = extensions_of(self.info)
+        pending = [] if extensions.pending is None else [extensions.pending]
+        return [self.info.cursor_ledger_id, *extensions.former, *pending]
 
     def _fenced(self, error: BookstandError) -> CursorFencedError:
-        return CursorFencedError(f"cursor {self.cursor!r} of topic {self.topic} was opened by another: {error}")
+        return CursorFencedError(f"cursor {self.cursor!r} of topic {self.topic} was opened by another owner: {error}")
 
     def _delete_ledgers(self, transaction: Transaction, ledgers: Iterable[int]) -> None:
         for ledger_id in ledgers:
             if self._has_ledger(ledger_id):
                 transaction.delete_ledger(ledger_id)
 
-    # -- its ledger --------------------------------------------------------------------------------------------------
+    # -- ledgers -----------------------------------------------------------------------------------------------------
 
     def entries_of(self, ledger_id: int, recovery: bool) -> CursorLedgerEntries:
-        """One of the cursor's ledgers; with ``recovery`` it is closed from now on, unless it is damaged."""
+        """Open one of the cursor's ledgers; ``recovery`` also closes it, unless it is damaged."""
         handle: LedgerHandle
         damage = None
         try:
             handle = self.client.open(ledger_id, recovery, b"", None)
-            # Reading takes the state as well, so that its damage has to show here.
+            # Reads need the state, so its damage must be detected here.
             state = self.client.storage.state(ledger_id)
             if handle.metadata.state == CLOSED:
                 last = handle.last_add_confirmed
             else:
-                # Everything that is stored is durable, confirmed or not.
+                # Stored entries are durable even if they are unconfirmed.
                 last = -1 if state is None else state.last_entry
         except NoSuchLedgerError:
             raise
@@ -369,9 +362,9 @@ class CursorLedger:
                 raise
             handle = damaged = self.client.open_damaged(ledger_id)
             last = damaged.last_stored
-            # A damaged last entry, which keeps the ledger from being closed, is reported when it is read.
+            # A damaged last entry prevents closing the ledger; reading that entry reports it.
             if isinstance(error, DAMAGED):
-                damage = f"ledger {ledger_id} is damaged, and its entries are read all the same: {error}"
+                damage = f"ledger {ledger_id} is damaged, but its entries are read anyway: {error}"
         codec = handle.metadata.custom_metadata.get(CODEC_PROPERTY)
         return CursorLedgerEntries(
             handle,
@@ -382,7 +375,7 @@ class CursorLedger:
         )
 
     def source(self, recovery: bool, newest: int | None = None) -> Source:
-        """Ledgers to search for the state. With ``recovery`` the ledger that the record points to is closed."""
+        """Return the ledgers to search for the state. ``recovery`` closes the ledger that the record points to."""
         assert self.info is not None
         current = self.info.cursor_ledger_id
         return source_of(self.info, lambda one: self.entries_of(one, recovery and one == current), newest)
@@ -390,8 +383,8 @@ class CursorLedger:
     def replacement(
         self, handle: LedgerHandle, ledger_id: int, ref: PageRef, error: BookstandError, mark_delete: Position
     ) -> tuple[LedgerAcks, DamagedPage]:
-        """The page to use instead of a damaged one, empty where there is none, and the report on it. ``handle``: the
-        ledger with the damaged one."""
+        """Return the replacement of a damaged page in the ledger ``handle``, empty if no older page is intact, and the
+        damage report."""
         source = self.source(recovery=False)
         entries = CursorLedgerEntries(handle, ref.entry_id - 1, None)
         topic_entries = {ledger.ledger_id: ledger.entries for ledger in self._topic.ledgers}
@@ -401,27 +394,27 @@ class CursorLedger:
         if found is not None:
             drop_consumed(found.page, mark_delete)
         page = LedgerAcks(ledger_id) if found is None else found.page
-        return page, report_of(handle.id, ledger_id, ref, str(error), found)
+        return page, damage_report(handle.id, ledger_id, ref, str(error), found)
 
     @cached_property
     def entry_limit(self) -> int:
-        """How many bytes an entry of the cursor's ledger may have."""
+        """Maximum size of an entry of the cursor ledger, in bytes."""
         return self.client.max_entry_bytes - HEADER_BYTES - digest_for(self.client.defaults.digest, b"").size
 
     def append(self, entries: Sequence[bytes], commit_bytes: int) -> None:
-        """Append to the ledger that is written to. One that was deleted takes entries until they are collected, but
-        they are never found again: :class:`NoSuchLedgerError`."""
+        """Append to the current ledger. Raises :class:`NoSuchLedgerError` if it was deleted: a deleted ledger accepts
+        entries until it is garbage-collected, but they are lost."""
         assert self.writer is not None
         append(self.writer, entries, commit_bytes)
-        if self.is_lost():
+        if self.is_ledger_deleted():
             raise NoSuchLedgerError(f"ledger {self.writer.id} of cursor {self.cursor!r} was deleted")
 
-    def is_lost(self) -> bool:
-        """Return True if the ledger that is written to was deleted."""
+    def is_ledger_deleted(self) -> bool:
+        """Return True if the current ledger was deleted."""
         return self.writer is not None and not self._has_ledger(self.writer.id)
 
     def _has_ledger(self, ledger_id: int) -> bool:
-        """Return True if the ledger has metadata, readable or not."""
+        """Return True if the ledger has metadata, even if they are unreadable."""
         return self.client.storage.has_ledger(ledger_id)
 
     @property
@@ -430,120 +423,118 @@ class CursorLedger:
         return self.writer.last_add_pushed + 1
 
     def is_writable(self, max_entries: int, max_age_millis: float) -> bool:
-        """Whether the next flush can go into the ledger there is.
+        """Return True if the next flush can append to the current ledger.
 
-        One that began with more than half of its entries copied may have as many again: else a state that fills a
-        ledger would be copied with each flush.
+        A ledger that began with many copied entries may grow to twice that number, even beyond ``max_entries``:
+        otherwise a state that fills a ledger would be copied with each flush.
         """
         writer = self.writer
         return (
             writer is not None
             and not writer.is_closed()
             and writer.last_add_pushed + 1 < max(max_entries, 2 * self._copied)
-            and self.client.clock.now() - self.began < max_age_millis
+            and self.client.clock.now() - self.created_at < max_age_millis
         )
 
     @contextmanager
     def new_ledger(self, was_reset: bool) -> Iterator[LedgerWriter]:
-        """A ledger to fill and to :meth:`switch` to. Where that fails it is deleted, and all is as before.
-        ``was_reset``: nothing in the ledgers before it may be used any more."""
-        writer = self._begin(was_reset)
+        """Create a pending ledger to fill and to :meth:`switch` to; it is deleted on failure. ``was_reset``: recovery
+        must not use older ledgers."""
+        writer = self._create_pending(was_reset)
         try:
             yield writer
         except CursorFencedError:
             raise
         except BookstandError:
-            self._drop(writer)
+            self._delete_pending(writer)
             raise
 
-    def _begin(self, was_reset: bool) -> LedgerWriter:
-        """A new ledger, pending; one that was pending before is deleted."""
+    def _create_pending(self, was_reset: bool) -> LedgerWriter:
+        """Create a pending ledger, and delete the previous pending one."""
         assert self.info is not None
         info = self.info
-        known = known_of(info)
-        since = b"" if was_reset or known.since is None else str(known.since).encode()
+        extensions = extensions_of(info)
+        since = b"" if was_reset or extensions.since is None else str(extensions.since).encode()
         labels = {**ledger_labels(self.topic, self.cursor), _SINCE_LABEL: since}
         created: list[LedgerWriter] = []
 
         def make(transaction: Transaction) -> CursorInfo:
             created.append(transaction.create_ledger(custom_metadata=labels))
-            return info._replace(unknown=unknown_of(known._replace(pending=created[0].id)))
+            return info._replace(unknown=encode_extensions(extensions._replace(pending=created[0].id)))
 
-        self._store(make, [] if known.pending is None else [known.pending])
+        self._store(make, [] if extensions.pending is None else [extensions.pending])
         return created[0]
 
     def switch(
-        self, writer: LedgerWriter, info: CursorInfo, kept: int, copied: int = 0, was_reset: bool = False
+        self, writer: LedgerWriter, info: CursorInfo, retained: int, copied: int = 0, was_reset: bool = False
     ) -> None:
-        """Point the record at the pending ledger, which begins with so many ``copied`` entries. Former ledgers are
-        retained from the one on that has the state before this one, but for a cursor that ``was_reset``; and ``kept``
-        in any case. The rest is deleted. From ``handle`` the old pages can be read until the owner of their references
-        changes both together."""
+        """Make the pending ledger, which begins with ``copied`` entries, the current one. Former ledgers are retained
+        from the one with the previous state on, unless the cursor ``was_reset``, and at least the last ``retained``;
+        older ones are deleted. The caller replaces ``handle`` together with the references to pages."""
         assert self.info is not None
-        known = known_of(self.info)
-        since = writer.id if was_reset or known.since is None else known.since
-        former = [one for one in (*known.former, self.info.cursor_ledger_id) if self._has_ledger(one)]
-        # The one that the state is in, which is not the last one where that was damaged.
+        extensions = extensions_of(self.info)
+        since = writer.id if was_reset or extensions.since is None else extensions.since
+        former = [one for one in (*extensions.former, self.info.cursor_ledger_id) if self._has_ledger(one)]
+        # The ledger with the previous state, which is not the last one if that was damaged.
         stored = former.index(self.handle.id) if self.handle is not None and self.handle.id in former else len(former)
-        first = min(stored if since != writer.id else len(former), max(0, len(former) - kept))
-        doomed, former = former[:first], former[first:]
-        unknown = unknown_of(RecordExtensions(None, tuple(former), known.others, since))
+        first = min(stored if since != writer.id else len(former), max(0, len(former) - retained))
+        obsolete, former = former[:first], former[first:]
+        unknown = encode_extensions(RecordExtensions(None, tuple(former), extensions.unknown_fields, since))
         previous = self.writer
-        self._store(lambda _: info._replace(cursor_ledger_id=writer.id, unknown=unknown), doomed)
+        self._store(lambda _: info._replace(cursor_ledger_id=writer.id, unknown=unknown), obsolete)
         if previous is not None and previous.id in former:
             previous.close()
         self.writer = writer
-        self.began = self.client.clock.now()
+        self.created_at = self.client.clock.now()
         self._copied = copied
         self.states = 1
 
-    def appended(self, kept: int) -> None:
-        """The ledger has one more state. With the second one, former ledgers are not needed any more but for the last
-        ``kept``. Where deleting them fails, the next flush tries again."""
+    def on_state_appended(self, retained: int) -> None:
+        """Count a state in the current ledger. With the second state, former ledgers except the last ``retained`` are
+        deleted; if that fails, the next flush retries."""
         assert self.info is not None
         self.states += 1
-        known = known_of(self.info)
-        first = max(0, len(known.former) - kept)
+        extensions = extensions_of(self.info)
+        first = max(0, len(extensions.former) - retained)
         if self.states < STATES_BEFORE_DELETION or not first:
             return
-        info = self.info._replace(unknown=unknown_of(known._replace(former=known.former[first:])))
+        info = self.info._replace(unknown=encode_extensions(extensions._replace(former=extensions.former[first:])))
         try:
-            self._store(lambda _: info, known.former[:first])
+            self._store(lambda _: info, extensions.former[:first])
         except BookstandError as error:
             logger().warning(
                 "topic %s, cursor %s: former ledgers could not be deleted: %s", self.topic, self.cursor, error
             )
 
-    def _drop(self, writer: LedgerWriter) -> None:
-        """The pending ledger did not come about."""
+    def _delete_pending(self, writer: LedgerWriter) -> None:
         assert self.info is not None
-        info = self.info._replace(unknown=unknown_of(known_of(self.info)._replace(pending=None)))
+        info = self.info._replace(unknown=encode_extensions(extensions_of(self.info)._replace(pending=None)))
         self._store(lambda _: info, [writer.id])
 
     def inline(self, info: CursorInfo) -> None:
         """Put the whole state into the record, and delete the ledgers."""
         assert self.info is not None
-        others = known_of(self.info).others
-        self._store(lambda _: info._replace(cursor_ledger_id=NO_LEDGER, unknown=others), self._all_ledgers())
+        unknown_fields = extensions_of(self.info).unknown_fields
+        self._store(lambda _: info._replace(cursor_ledger_id=NO_LEDGER, unknown=unknown_fields), self._all_ledgers())
         self.writer = None
 
 
 class EntrySink(Protocol):
-    """Where entries go: a ledger, or nowhere."""
+    """Destination of encoded entries."""
 
     def append(self, data: bytes) -> object: ...
     def append_many(self, data: list[bytes]) -> object: ...
 
 
 class DiscardingWriter:
-    """For what would be written, and is not."""
+    """Sink of a dry run."""
 
     def append(self, data: bytes) -> None: ...
     def append_many(self, data: list[bytes]) -> None: ...
 
 
 def append(writer: EntrySink, entries: Sequence[bytes], commit_bytes: int) -> None:
-    """Append in as many commits as it takes; the last entry is in the last one."""
+    """Append in commits of at most ``commit_bytes``; the last entry is in the last commit."""
     if len(entries) == 1:
         writer.append(entries[0])
         return

@@ -1,7 +1,4 @@
-"""When a cursor writes what it has accepted: at once, at most so often a second, or a while later.
-
-One thread looks after all cursors of the process that have something to write.
-"""
+"""Scheduling of flushes: immediate, rate-limited or delayed. One thread serves all cursors of the process."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ from weakref import WeakMethod, ref
 from bookstand.storage.hooks import SimulatedCrash
 from bookstand.storage.logger import logger
 
-# Seconds after which a write that is due and was not made is taken for lost.
-_LOST = 1.0
+# Seconds after its due time at which a scheduled flush counts as lost.
+_LOST_AFTER = 1.0
 
 
 class FlushScheduler:
-    """``rate``: writes a second that are made at once, 0 for all, None for none; what they leave is written
-    ``interval`` seconds later."""
+    """Schedules flushes. ``rate`` is the number of immediate flushes per second, 0 for no limit, None for no immediate
+    flush. Other changes are flushed ``interval`` seconds later."""
 
     def __init__(self, rate: float | None, interval: float, flush: Callable[[], None]) -> None:
         self._rate = rate
@@ -33,20 +30,20 @@ class FlushScheduler:
         self._stopped = False
 
     def change(self, rate: float | None, interval: float) -> None:
-        """Replace rate and interval. A write that is pending is made at the latest after the new interval."""
+        """Replace rate and interval. A pending flush happens no later than after the new interval."""
         self._rate, self._interval = rate, interval
         if self._due is not None and not self._stopped:
             self._wake_at(monotonic() + interval)
 
-    def accepted(self) -> None:
-        """Something is to be written."""
-        if self._takes_token():
+    def on_change(self) -> None:
+        """Flush now, or schedule a flush."""
+        if self._take_token():
             self.flush()
         elif not self._stopped and (self._due is None or self._due < monotonic()):
             self._wake_at(monotonic() + self._interval)
 
-    def hurry(self) -> None:
-        """Somebody wants to be told, without waiting for it in a thread."""
+    def flush_now(self) -> None:
+        """Flush in the background without delay."""
         if not self._stopped:
             self._wake_at(monotonic())
 
@@ -59,7 +56,7 @@ class FlushScheduler:
         if flush is not None and not self._stopped:
             flush()
 
-    def _takes_token(self) -> bool:
+    def _take_token(self) -> bool:
         if self._rate is None:
             return False
         now = monotonic()
@@ -72,25 +69,25 @@ class FlushScheduler:
         if self._due is None or due < self._due:
             self._due = due
             _background().add(due, self)
-        elif self._due < monotonic() - _LOST:
-            # The call that set it was interrupted before it added it. Before that, the time must stay as it is: a task
-            # may wait for this write.
+        elif self._due < monotonic() - _LOST_AFTER:
+            # The call that set the due time was interrupted before it queued the flush. The due time must not change,
+            # because an entry in the queue counts only if it has the scheduler's due time.
             _background().add(self._due, self)
 
 
 class _Background:
     def __init__(self) -> None:
         self.process = os.getpid()
-        # An RLock, not the Condition, is entered: an interrupted thread leaves it free.
+        # Threads enter the RLock rather than the Condition, because an interrupted thread always releases it.
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._number = count()
         self._waiting: list[tuple[float, int, ref[FlushScheduler]]] = []
         Thread(target=self._run, name="bookstand-cursors", daemon=True).start()
 
-    def add(self, due: float, throttle: FlushScheduler) -> None:
+    def add(self, due: float, scheduler: FlushScheduler) -> None:
         with self._lock:
-            heapq.heappush(self._waiting, (due, next(self._number), ref(throttle)))
+            heapq.heappush(self._waiting, (due, next(self._number), ref(scheduler)))
             self._changed.notify()
 
     def _run(self) -> None:
@@ -99,23 +96,23 @@ class _Background:
                 while not self._waiting or self._waiting[0][0] > monotonic():
                     self._changed.wait(self._waiting[0][0] - monotonic() if self._waiting else None)
                 due, _, waiting = heapq.heappop(self._waiting)
-            throttle = waiting()
-            if throttle is not None and throttle._due == due:
+            scheduler = waiting()
+            if scheduler is not None and scheduler._due == due:
                 try:
-                    throttle.flush()
+                    scheduler.flush()
                 except SimulatedCrash:
-                    # Nobody waits in this thread; the store has been closed, and tells everybody.
+                    # No caller waits in this thread. The store is closed, and rejects all later calls.
                     pass
                 except Exception:
                     logger().exception("a cursor could not be written")
-            del throttle
+            del scheduler
 
 
 _running: _Background | None = None
 
 
 def _background() -> _Background:
-    """This process's; a forked child has none of its parent's threads."""
+    """Return the background thread of this process; a forked child does not inherit its parent's."""
     global _running
     if _running is None or _running.process != os.getpid():
         _running = _Background()

@@ -1,7 +1,7 @@
-"""Writing what is acknowledged: one moment's state at a time, whole or not at all.
+"""Flushes: each one writes a consistent state atomically.
 
-What is dirty is encoded under the state's lock, and written without it. Those who acknowledged before that moment are
-answered when it is durable; what is acknowledged meanwhile waits for the next flush.
+Dirty pages are encoded under the state's lock and written without it. The flush completes the Pendings of the
+acknowledgments that it captured; later acknowledgments wait for the next flush.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from bookstand.storage.process.fork_guard import ProcessBound
 from bookstand.storage.process.interrupt_guard import InterruptGuard
 
 
-class _Moment(NamedTuple):
-    """What a flush writes: the state as it was when it began."""
+class _FlushSnapshot(NamedTuple):
+    """The state that a flush captured, with its dirty pages encoded."""
 
     mark_delete: Position
     properties: dict[str, int]
     pages: dict[int, EncodedPage]
-    stamps: dict[int, tuple[int, int]]
-    moves: int
+    page_versions: dict[int, tuple[int, int]]
+    version: int
     resets: int
     completion: Completion
 
 
 class FlushStats(NamedTuple):
-    """Pages and bytes that a flush writes, and the size of the whole state then."""
+    """Numbers of pages and bytes that a flush writes, and the size of the resulting state."""
 
     pages: int
     bytes: int
@@ -62,73 +62,77 @@ class FlushStats(NamedTuple):
 
 
 class Flusher(ProcessBound):
-    """One flush at a time; ``lock`` is the state's. It is the driver of the Pendings that acknowledgments give, and has
-    ``hurry`` called for those who want to be told and do not wait for it in a thread."""
+    """Writes the state, one flush at a time; ``lock`` guards the state.
+
+    It is the driver of the Pendings of acknowledgments: a thread that waits for one flushes itself, and ``hurry``
+    requests a background flush for a Pending with a callback.
+    """
 
     def __init__(
         self,
         name: str,
-        live: CursorState,
+        state: CursorState,
         cursor_log: CursorLedger,
         config: CursorConfig,
         lock: Lock,
         hurry: Callable[[], None],
     ) -> None:
         self._name = name
-        self._live = live
+        self._state = state
         self._log = cursor_log
         self._storage = cursor_log.client.storage
         self._config = config
         self._lock = lock
         self.hurry = hurry
-        # Called after each flush of a thread that waits for a result, without any lock.
+        # Called without any lock after each flush by a thread that waits for a Pending.
         self.after_drive: Callable[[], object] = lambda: None
-        self.alone = RLock()
-        # Of whatever is done alone: it has changed what is stored, and may not have noted that.
-        self.guard = InterruptGuard(self._refuse)
-        # Callbacks of completed Pendings, which may wait for locks whose holders wait for ``alone``.
+        self.flush_lock = RLock()
+        # Detects interruptions of flushes, after which the state in memory may not match the stored one.
+        self.guard = InterruptGuard(self._raise_interrupted)
+        # Callbacks of completed Pendings. They run without locks, because they may wait for a holder of another lock
+        # that waits for the flush lock.
         self._callbacks: deque[Callable[[], None]] = deque()
         self._generation = 0
         self._marker: int | None = None
-        self._stored_moves = -1
-        self._stored_resets = live.resets
-        # Pages that turned out to be damaged while the cursor was open.
+        self._stored_version = -1
+        self._stored_resets = state.resets
+        # Pages that were found damaged while the cursor was open.
         self.damaged_pages: list[recovery.DamagedPage] = []
-        self.durable_mark_delete = live.mark_delete
+        self.durable_mark_delete = state.mark_delete
         self.state_size = 0
-        # Of these bytes, those that do not belong to a page.
-        self.size_beside_pages = 0
-        self._least_size: int | None = None
+        # The part of ``state_size`` that is not pages.
+        self.non_page_bytes = 0
+        self._min_size: int | None = None
         self._stored_properties: dict[str, int] = {}
-        # In the old form: what its limits kept from being written, in a snapshot or in the record.
+        # Ranges and batches that the limits of the snapshot form excluded from the last flush.
         self.left_out_ranges = self.left_out_batches = 0
         self.is_inline = False
         self.flushes = self.pages_written = self.bytes_written = 0
-        # Somebody else has opened the cursor.
+        # Set when another owner has opened the cursor.
         self.fenced: CursorFencedError | None = None
-        self._renew()
+        self._new_completion()
 
-    def adopt(self, found: recovery.RecoveredState) -> None:
-        """What was recovered is what is stored, unless it was in another form."""
+    def adopt_recovered(self, found: recovery.RecoveredState) -> None:
+        """Start from a recovered state. It counts as stored unless it is in another form or had to be repaired."""
         self._generation = found.generation
         self._marker = found.marker_entry
-        self.durable_mark_delete = self._live.mark_delete
+        self.durable_mark_delete = self._state.mark_delete
         self.state_size = found.size
-        self.size_beside_pages = found.size - found.pages.page_bytes
+        self.non_page_bytes = found.size - found.pages.page_bytes
         self._stored_properties = found.properties
-        self._least_size = None
+        self._min_size = None
         paged = self._config.enable_lru_cache_max_unacked_ranges
         if found.source.how == recovery.NEW or (found.is_stored and paged):
-            self._stored_moves = self._live.moves
+            self._stored_version = self._state.version
 
     def change_config(self, config: CursorConfig) -> None:
-        """Use these settings from the next flush on. The caller holds :attr:`alone`."""
+        """Use these settings from the next flush on. Callers hold the flush lock."""
         self._config = config
 
-    # -- who waits; the lock is held, but for drive --------------------------------------------------------------------
+    # -- Pendings; callers hold the state's lock, except for drive() ---------------------------------------------------
 
-    def _renew(self) -> None:
-        """What is accepted from now on is answered by the next flush."""
+    def _new_completion(self) -> None:
+        """Assign changes from now on to the next flush."""
         self._completion = Completion(self)
         self.pending: Pending = pending_for(self._completion)
 
@@ -137,22 +141,22 @@ class Flusher(ProcessBound):
         return bool(self.left_out_ranges or self.left_out_batches)
 
     @property
-    def least_size(self) -> int:
-        """The size that the state as it was last written would have with everything acknowledged."""
-        if self._least_size is None:
+    def min_size(self) -> int:
+        """Size of the stored state if everything were acknowledged."""
+        if self._min_size is None:
             if self._marker is not None:
-                self._least_size = len(encode_properties(self._stored_properties))
+                self._min_size = len(encode_properties(self._stored_properties))
             else:
                 nothing = AckSnapshot(self.durable_mark_delete, {}, {}, self._stored_properties)
-                self._least_size = snapshot_form.size_inline(nothing)
-        return self._least_size
+                self._min_size = snapshot_form.size_inline(nothing)
+        return self._min_size
 
     @property
     def is_dirty(self) -> bool:
-        return bool(self._live.pages.dirty) or self._live.moves != self._stored_moves
+        return bool(self._state.pages.dirty) or self._state.version != self._stored_version
 
     def drive(self, completion: Completion, deadline: float | None) -> None:
-        """Somebody waits for it to be durable: write it now."""
+        """Flush until the completion is done; called by a thread that waits for it."""
         while not completion.done:
             try:
                 self.flush()
@@ -161,35 +165,35 @@ class Flusher(ProcessBound):
             with self._lock:
                 if completion.done or completion is not self._completion or self.is_dirty:
                     continue
-                # What it stood for has been written by others, or there was nothing to write.
-                self._renew()
+                # Another flush has written the changes, or there were none.
+                self._new_completion()
             completion.complete()
 
     # -- flushes -------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what is accepted and not durable yet; nothing if there is nothing. Then call back, without any lock."""
+        """Make accepted changes durable, and run the callbacks of completed Pendings without any lock."""
         try:
             self.write()
         finally:
-            self.call_back()
+            self.run_callbacks()
 
-    def _refuse(self) -> None:
+    def _raise_interrupted(self) -> None:
         raise InterruptedOperationError(
-            f"cursor {self._name!r} was interrupted while its state was written, and acknowledgments that were not "
+            f"cursor {self._name!r} was interrupted during a flush, and acknowledgments that were not "
             "durable may be lost; open it again"
         )
 
-    def end(self, error: BookstandError) -> None:
-        """Fail the Pendings of what is not durable; the state's lock is held."""
+    def fail_pending(self, error: BookstandError) -> None:
+        """Fail the Pendings of changes that are not durable. Callers hold the state's lock."""
         self._complete(self._completion, error)
 
     def _complete(self, completion: Completion, error: BaseException | None = None) -> None:
-        """Complete the Pendings of a flush; their callbacks are called later."""
+        """Complete the Pendings of a flush, and queue their callbacks."""
         self._callbacks.extend(completion.settle(error=error))
 
-    def call_back(self) -> None:
-        """Call the callbacks of Pendings that flushes have completed. The caller holds neither lock."""
+    def run_callbacks(self) -> None:
+        """Run the queued callbacks of completed Pendings. Callers hold no lock."""
         while True:
             try:
                 callback = self._callbacks.popleft()
@@ -198,16 +202,16 @@ class Flusher(ProcessBound):
             callback()
 
     def write(self) -> None:
-        """Flush without calling back."""
-        with self.alone, self.guard:
-            lost = self._log.is_lost()
+        """Flush without running callbacks."""
+        with self.flush_lock, self.guard:
+            lost = self._log.is_ledger_deleted()
             with self._lock:
                 dirty = self.is_dirty or lost
                 completion = self._completion
                 if not dirty:
-                    self._renew()
+                    self._new_completion()
             if not dirty:
-                # Who acknowledged nothing new while a flush was under way waits for no other.
+                # A call that changed nothing during the previous flush holds this completion's Pending.
                 self._complete(completion)
                 return
             try:
@@ -215,9 +219,9 @@ class Flusher(ProcessBound):
             except CursorFencedError as error:
                 self.fenced = error
                 with self._lock:
-                    # Who has acknowledged meanwhile waits for a flush that does not come.
+                    # Acknowledgments accepted during the flush wait for a flush that will never happen.
                     completion = self._completion
-                    self._renew()
+                    self._new_completion()
                 self._complete(completion, error)
                 raise
 
@@ -229,31 +233,31 @@ class Flusher(ProcessBound):
 
     @property
     def _is_writable(self) -> bool:
-        """Whether there is a ledger that takes more."""
+        """True if the next flush can append to the current ledger."""
         config = self._config
-        return not self._log.is_lost() and self._log.is_writable(
+        return not self._log.is_ledger_deleted() and self._log.is_writable(
             config.max_entries_per_cursor_ledger, config.max_cursor_ledger_age * 1000
         )
 
-    def _begin(self, paged: bool = True) -> _Moment:
-        """This moment's state; the lock is held. Whoever has been waiting, waits for this flush."""
-        live = self._live
+    def _capture(self, paged: bool = True) -> _FlushSnapshot:
+        """Capture the state for a flush, which completes the current Pending. Callers hold the state's lock."""
+        state = self._state
         completion = self._completion
-        self._renew()
-        return _Moment(
-            live.mark_delete,
-            dict(live.properties),
+        self._new_completion()
+        return _FlushSnapshot(
+            state.mark_delete,
+            dict(state.properties),
             self._encode_dirty() if paged else {},
-            {ledger_id: page.stamp for ledger_id, page in live.pages.dirty.items()},
-            live.moves,
-            live.resets,
+            {ledger_id: page.version for ledger_id, page in state.pages.dirty.items()},
+            state.version,
+            state.resets,
             completion,
         )
 
     def _encode_dirty(self) -> dict[int, EncodedPage]:
         return {
-            ledger_id: self._encode(page, self._live.mark_delete)
-            for ledger_id, page in sorted(self._live.pages.dirty.items())
+            ledger_id: self._encode(page, self._state.mark_delete)
+            for ledger_id, page in sorted(self._state.pages.dirty.items())
             if page
         }
 
@@ -269,30 +273,30 @@ class Flusher(ProcessBound):
         )
 
     def _flush_pages(self) -> bool:
-        """Dirty pages, what changed of the index, and a marker, at the end of the ledger there is; False, and nothing
-        is done, after a reset, which begins a new ledger."""
+        """Append dirty pages, changed index nodes and a marker to the current ledger. Returns False without a change
+        after a reset, which needs a new ledger."""
         with self._lock:
-            if self._live.resets != self._stored_resets:
+            if self._state.resets != self._stored_resets:
                 return False
-            index = self._live.index
-            moment = self._begin()
+            index = self._state.index
+            captured = self._capture()
             entries: list[bytes] = []
             replaced: dict[int, PageRef | None] = {}
-            for ledger_id, page in moment.pages.items():
+            for ledger_id, page in captured.pages.items():
                 replaced[ledger_id] = index.get(ledger_id)
                 index.set(ledger_id, page.ref(self._log.next_entry + len(entries)))
                 entries += page.entries
             first = self._log.next_entry + len(entries)
             refusal: BaseException | None = None
             try:
-                prepared, marker = self._encode_marker(index, moment, first, len(entries), self._marker)
+                prepared, marker = self._encode_marker(index, captured, first, len(entries), self._marker)
             except BaseException as error:
                 if index.is_prepared:
                     index.abort()
-                self._put_back(index, replaced)
+                self._restore_index(index, replaced)
                 refusal = error
         if refusal is not None:
-            self._failed(moment, refusal)
+            self._failed(captured, refusal)
             raise refusal
         try:
             if self._storage.hooks is not None:
@@ -303,37 +307,37 @@ class Flusher(ProcessBound):
         except BaseException as error:
             with self._lock:
                 index.abort()
-                self._put_back(index, replaced)
-            self._retry(moment, error)
+                self._restore_index(index, replaced)
+            self._retry_elsewhere(captured, error)
             return True
         with self._lock:
             index.commit()
         self._marker = prepared.marker_entry_id
-        size = state_size(prepared, moment.properties)
-        self._succeeded(moment, entries + marker, size, prepared.page_bytes)
-        self._log.appended(self._config.retained_cursor_ledgers)
+        size = state_size(prepared, captured.properties)
+        self._succeeded(captured, entries + marker, size, prepared.page_bytes)
+        self._log.on_state_appended(self._config.retained_cursor_ledgers)
         return True
 
-    def _retry(self, moment: _Moment, error: BaseException) -> None:
-        """The ledger takes no more: the record may, or another ledger does. Raises where none of that works."""
+    def _retry_elsewhere(self, captured: _FlushSnapshot, error: BaseException) -> None:
+        """Store the state in the record, or else in a new ledger, after an append has failed."""
         if not isinstance(error, BookstandError):
-            self._failed(moment, error)
+            self._failed(captured, error)
             raise error
         if not isinstance(error, NoSuchLedgerError):
             try:
-                self._put_into_record(moment, error)
+                self._store_in_record(captured, error)
                 return
             except BookstandError:
                 pass
         try:
             self._flush_into_new_ledger()
         except BaseException as second:
-            self._failed(moment, second)
+            self._failed(captured, second)
             raise
-        self._complete(moment.completion)
+        self._complete(captured.completion)
 
-    def _put_back(self, index: PageIndex, replaced: dict[int, PageRef | None]) -> None:
-        """The pages that were to be written were not: the index says again what is stored. The lock is held."""
+    def _restore_index(self, index: PageIndex, replaced: dict[int, PageRef | None]) -> None:
+        """Undo index changes of a failed flush. Callers hold the state's lock."""
         for ledger_id, ref in replaced.items():
             if ref is None:
                 index.remove(ledger_id)
@@ -341,15 +345,15 @@ class Flusher(ProcessBound):
                 index.set(ledger_id, ref)
 
     def _encode_marker(
-        self, index: PageIndex, moment: _Moment, entry_id: int, page_entries: int, previous: int | None
+        self, index: PageIndex, captured: _FlushSnapshot, entry_id: int, page_entries: int, previous: int | None
     ) -> tuple[PreparedIndex, list[bytes]]:
-        prepared = index.prepare(entry_id, room_for_nodes(self._name, moment.properties, self._log.entry_limit))
+        prepared = index.prepare(entry_id, room_for_nodes(self._name, captured.properties, self._log.entry_limit))
         marker = encode_marker(
             self._name,
             prepared,
             generation=self._generation + 1,
-            mark_delete=moment.mark_delete,
-            properties=moment.properties,
+            mark_delete=captured.mark_delete,
+            properties=captured.properties,
             time_ms=self._log.client.clock.now(),
             previous=previous,
             page_entries=page_entries,
@@ -357,127 +361,127 @@ class Flusher(ProcessBound):
         return prepared, marker
 
     def _flush_into_new_ledger(self) -> None:
-        """The pages that the index refers to are copied, nothing else; then the record is pointed at the new ledger.
-        The old one stays whole and in use until then."""
+        """Write dirty pages and copies of all other pages that the index refers to into a new ledger, then make the
+        record point at it. Until then the old ledger stays in use."""
         with self._lock:
-            moment = self._begin()
-            clean = [(one, ref) for one, ref in self._live.index.items() if one not in moment.stamps]
+            captured = self._capture()
+            clean = [(one, ref) for one, ref in self._state.index.items() if one not in captured.page_versions]
             old = self._log.handle
         damaged: list[recovery.DamagedPage] = []
         try:
-            with self._log.new_ledger(moment.resets != self._stored_resets) as writer:
-                copy = self._fill(writer, clean, old, moment, damaged)
+            with self._log.new_ledger(captured.resets != self._stored_resets) as writer:
+                copy = self._write_full_state(writer, clean, old, captured, damaged)
                 if self._storage.hooks is not None:
                     self._storage.point("cursor.copied", self._log.path)
-                self._point_at(writer, moment, copy.copied)
+                self._switch_to(writer, captured, copy.copied)
             if self._storage.hooks is not None:
                 self._storage.point("cursor.switched", self._log.path)
         except (CursorFencedError, MetadataVersionError) as error:
-            self._failed(moment, error)
+            self._failed(captured, error)
             raise
         except BookstandError as error:
-            self._fall_back(moment, error)
+            self._fall_back_to_record(captured, error)
             return
         except BaseException as interruption:
-            self._failed(moment, interruption)
+            self._failed(captured, interruption)
             raise
         with self._lock:
             self._log.handle = writer
-            self._take_over(copy.pages, moment)
-        self.report(damaged)
+            self._install_index(copy.pages, captured)
+        self.report_damage(damaged)
         self._marker = copy.marker
-        self._succeeded(moment, copy.entries, copy.size, copy.pages.page_bytes)
+        self._succeeded(captured, copy.entries, copy.size, copy.pages.page_bytes)
 
     def preview(self) -> FlushStats:
-        """What a flush writes that begins a new ledger, as the first one does after a cursor was opened. Nothing is
-        written: of a cursor that is read-only, and read no further."""
+        """Return the size of a flush into a new ledger, which the first flush after opening is, without writing. The
+        cursor is read-only and must not be used afterwards."""
         paged = self._config.enable_lru_cache_max_unacked_ranges
         if not paged:
-            snapshot = snapshot_form.snapshot(snapshot_form.state_of(self._live), self._config)
+            snapshot = snapshot_form.snapshot(snapshot_form.state_of(self._state), self._config)
             return FlushStats(0, len(snapshot.data), len(snapshot.data))
         with self._lock:
-            moment = self._begin()
-            clean = [(one, ref) for one, ref in self._live.index.items() if one not in moment.stamps]
-            copy = self._fill(cursor_ledger.DiscardingWriter(), clean, self._log.handle, moment, [])
-        return FlushStats(len(moment.pages), sum(map(len, copy.entries)), copy.size)
+            captured = self._capture()
+            clean = [(one, ref) for one, ref in self._state.index.items() if one not in captured.page_versions]
+            copy = self._write_full_state(cursor_ledger.DiscardingWriter(), clean, self._log.handle, captured, [])
+        return FlushStats(len(captured.pages), sum(map(len, copy.entries)), copy.size)
 
-    def _fill(
+    def _write_full_state(
         self,
         writer: cursor_ledger.EntrySink,
         clean: Sequence[tuple[int, PageRef]],
         old: LedgerHandle | None,
-        moment: _Moment,
+        captured: _FlushSnapshot,
         damaged: list[recovery.DamagedPage],
-    ) -> _Copy:
-        """Write the whole state into an empty ledger. Pages that are damaged, of which ``damaged`` is told, are
-        replaced."""
+    ) -> _LedgerCopy:
+        """Write the whole state into an empty ledger. Damaged pages are replaced, and reported in ``damaged``."""
         commit_bytes = self._config.flush_commit_bytes
         refs: dict[int, PageRef] = {}
-        waiting: list[bytes] = []
+        buffered: list[bytes] = []
         at = size = 0
         for ledger_id, ref in clean:
             assert old is not None
             try:
                 parts = recovery.read_parts(old, ref)
-                # A page that was damaged after its check must not be copied as an intact one.
+                # Verify again, so that a page that was damaged since its last check is not copied.
                 recovery.load_page(self._name, ledger_id, ref, parts, self._log.client.expansion_limits)
             except recovery.DAMAGED as error:
                 with self._lock:
-                    pages = self._live.pages
+                    pages = self._state.pages
                     resident = pages.get(ledger_id) if ledger_id in pages else None
                     older = None if resident is None else resident.copy()
                 if older is None:
-                    older, report = self._log.replacement(old, ledger_id, ref, error, moment.mark_delete)
+                    older, report = self._log.replacement(old, ledger_id, ref, error, captured.mark_delete)
                     damaged.append(report)
                 if not older:
                     continue
-                encoded = self._encode(older, moment.mark_delete)
+                encoded = self._encode(older, captured.mark_delete)
                 parts, ref = encoded.entries, encoded.ref(0)
-            refs[ledger_id] = ref._replace(entry_id=at + len(waiting))
-            waiting += parts
+            refs[ledger_id] = ref._replace(entry_id=at + len(buffered))
+            buffered += parts
             size += ref.size
             if size >= commit_bytes:
-                cursor_ledger.append(writer, waiting, commit_bytes)
-                at += len(waiting)
-                waiting, size = [], 0
-        for ledger_id, page in moment.pages.items():
-            refs[ledger_id] = page.ref(at + len(waiting))
-            waiting += page.entries
+                cursor_ledger.append(writer, buffered, commit_bytes)
+                at += len(buffered)
+                buffered, size = [], 0
+        for ledger_id, page in captured.pages.items():
+            refs[ledger_id] = page.ref(at + len(buffered))
+            buffered += page.entries
         index = PageIndex.build(sorted(refs.items()))
-        entries = at + len(waiting)
-        copied = entries - sum(len(page.entries) for page in moment.pages.values())
-        prepared, marker = self._encode_marker(index, moment, entries, entries, None)
-        cursor_ledger.append(writer, waiting + marker, commit_bytes)
+        entries = at + len(buffered)
+        copied = entries - sum(len(page.entries) for page in captured.pages.values())
+        prepared, marker = self._encode_marker(index, captured, entries, entries, None)
+        cursor_ledger.append(writer, buffered + marker, commit_bytes)
         index.commit()
-        size = state_size(prepared, moment.properties)
-        return _Copy(index, prepared.marker_entry_id, waiting + marker, size, copied)
+        size = state_size(prepared, captured.properties)
+        return _LedgerCopy(index, prepared.marker_entry_id, buffered + marker, size, copied)
 
-    def _point_at(self, writer: LedgerWriter, moment: _Moment, copied: int = 0) -> None:
+    def _switch_to(self, writer: LedgerWriter, captured: _FlushSnapshot, copied: int = 0) -> None:
         info = self._log.info
         assert info is not None
         now = self._log.client.clock.now()
-        beside = snapshot_form.record_pointing_at_ledger(info, moment.mark_delete, moment.properties, now)
-        was_reset = moment.resets != self._stored_resets
+        beside = snapshot_form.record_pointing_at_ledger(info, captured.mark_delete, captured.properties, now)
+        was_reset = captured.resets != self._stored_resets
         self._log.switch(writer, beside, self._config.retained_cursor_ledgers, copied, was_reset)
 
-    def _take_over(self, index: PageIndex, moment: _Moment) -> None:
-        """The new ledger's index, without what has gone since the moment it is of; the lock is held."""
-        live = self._live
-        if moment.resets != live.resets:
+    def _install_index(self, index: PageIndex, captured: _FlushSnapshot) -> None:
+        """Install the index of the new ledger, without pages that were dropped since the capture. Callers hold the
+        state's lock."""
+        state = self._state
+        if captured.resets != state.resets:
             index = PageIndex()
-        here = live.mark_delete.ledger_id
+        here = state.mark_delete.ledger_id
         index.remove_below(here)
-        if here not in live.pages and here not in live.index:
+        if here not in state.pages and here not in state.index:
             index.remove(here)
-        live.index = index
+        state.index = index
 
-    # -- the old form --------------------------------------------------------------------------------------------------
+    # -- snapshot form -------------------------------------------------------------------------------------------------
 
     def _flush_snapshot(self) -> None:
-        """The whole state as one entry; into the record where that is too large for an entry."""
+        """Write the whole state as one entry, or into the record if it is too large for an entry."""
         with self._lock:
-            moment = self._begin(paged=False)
-            state = snapshot_form.state_of(self._live)
+            captured = self._capture(paged=False)
+            state = snapshot_form.state_of(self._state)
         try:
             snapshot = snapshot_form.snapshot(state, self._config)
             entry = snapshot.data
@@ -488,38 +492,38 @@ class Flusher(ProcessBound):
                 self._log.inline(self._inline_info(state))
                 left_out = snapshot_form.ranges_not_fitting_inline(state, self._config), 0
                 size = snapshot_form.size_inline(state)
-            elif moment.resets != self._stored_resets or not self._is_writable or not self._append_snapshot(entry):
-                with self._log.new_ledger(moment.resets != self._stored_resets) as writer:
+            elif captured.resets != self._stored_resets or not self._is_writable or not self._append_snapshot(entry):
+                with self._log.new_ledger(captured.resets != self._stored_resets) as writer:
                     cursor_ledger.append(writer, [entry], self._config.flush_commit_bytes)
-                    self._point_at(writer, moment)
+                    self._switch_to(writer, captured)
         except (CursorFencedError, MetadataVersionError) as error:
-            self._failed(moment, error)
+            self._failed(captured, error)
             raise
         except BookstandError as error:
-            self._fall_back(moment, error)
+            self._fall_back_to_record(captured, error)
             return
         except BaseException as interruption:
-            self._failed(moment, interruption)
+            self._failed(captured, interruption)
             raise
         self._forget_pages()
         self.left_out_ranges, self.left_out_batches = left_out
         self.is_inline = is_inline
-        self._succeeded(moment, [entry], size)
+        self._succeeded(captured, [entry], size)
 
     def _append_snapshot(self, entry: bytes) -> bool:
-        """At the end of the ledger there is; False if that was deleted."""
+        """Append to the current ledger. Returns False if it was deleted."""
         try:
             self._log.append([entry], self._config.flush_commit_bytes)
         except NoSuchLedgerError:
             return False
-        self._log.appended(self._config.retained_cursor_ledgers)
+        self._log.on_state_appended(self._config.retained_cursor_ledgers)
         return True
 
     def snapshot_misfit(self, *, inline: bool) -> str | None:
-        """Say why a flush in the old form would not write the whole state, all of which is in memory; None if it would.
-        ``inline``: a state that is too large for an entry may be stored in the record."""
+        """Return the reason why a flush in the snapshot form would truncate the state, all of which is in memory; None
+        if it would not. ``inline``: a state that is too large for an entry may be stored in the record."""
         with self._lock:
-            state = snapshot_form.state_of(self._live)
+            state = snapshot_form.state_of(self._state)
         written = snapshot_form.snapshot(state, self._config)
         ranges = len(RangeSet(state.acked))
         if written.ranges_left_out or written.batches_left_out:
@@ -527,16 +531,17 @@ class Flusher(ProcessBound):
         size, limit = len(written.data), self._log.entry_limit
         if size <= limit or (inline and not snapshot_form.ranges_not_fitting_inline(state, self._config)):
             return None
-        reason = f"takes {size} bytes as a snapshot, but an entry at most {limit}"
+        reason = f"takes {size} bytes as a snapshot, but an entry holds at most {limit}"
         if inline:
-            most = self._config.max_unacked_ranges_in_metadata_store
-            reason += f", and it has {ranges} ranges, but max_unacked_ranges_in_metadata_store is {most}"
+            max_ranges = self._config.max_unacked_ranges_in_metadata_store
+            reason += f", and it has {ranges} ranges, but max_unacked_ranges_in_metadata_store is {max_ranges}"
         return reason
 
-    def end_inline(self) -> bool:
-        """At a clean close in the old form: put a small state into the record, as Pulsar does. Whether it was."""
+    def try_store_inline(self) -> bool:
+        """Move a small state into the record at a clean close in the snapshot form, as Pulsar does. Returns True if
+        that was done."""
         with self._lock:
-            state = snapshot_form.state_of(self._live)
+            state = snapshot_form.state_of(self._state)
         if snapshot_form.ranges_not_fitting_inline(state, self._config):
             return False
         self._log.inline(self._inline_info(state))
@@ -547,29 +552,29 @@ class Flusher(ProcessBound):
         assert info is not None
         return snapshot_form.inline(info, state, self._log.client.clock.now(), self._config)
 
-    def _fall_back(self, moment: _Moment, error: BookstandError) -> None:
-        """No ledger can be written: the record may be."""
+    def _fall_back_to_record(self, captured: _FlushSnapshot, error: BookstandError) -> None:
+        """Store the state in the record after writing a ledger has failed; raise ``error`` if that fails, too."""
         try:
-            self._put_into_record(moment, error)
+            self._store_in_record(captured, error)
         except BookstandError:
-            self._failed(moment, error)
+            self._failed(captured, error)
             raise error.with_traceback(None) from None
 
-    def _put_into_record(self, moment: _Moment, error: BookstandError) -> None:
-        """The whole state into the record, if all of it is in memory and it is small enough; raises otherwise."""
+    def _store_in_record(self, captured: _FlushSnapshot, error: BookstandError) -> None:
+        """Store the whole state in the record; raise ``error`` if it is not in memory or too large."""
         with self._lock:
-            state = snapshot_form.state_of(self._live) if snapshot_form.is_fully_resident(self._live) else None
+            state = snapshot_form.state_of(self._state) if snapshot_form.is_fully_resident(self._state) else None
             if state is None or snapshot_form.ranges_not_fitting_inline(state, self._config):
                 raise error
-            # Acknowledgments accepted since the flush began are written, too; the next flush completes their Pending.
-            moment = moment._replace(mark_delete=self._live.mark_delete)
+            # Acknowledgments accepted since the capture are written, too; the next flush completes their Pending.
+            captured = captured._replace(mark_delete=self._state.mark_delete)
             if self._config.enable_lru_cache_max_unacked_ranges:
-                # The next ledger begins with all pages. None may be evicted: the ledger of the clean ones is deleted.
-                moment = moment._replace(stamps={})
-                self._live.write_all_pages()
+                # Keep all pages in memory, dirty, until the next ledger stores them: their current ledger is deleted.
+                captured = captured._replace(page_versions={})
+                self._state.write_all_pages()
         self._log.inline(self._inline_info(state))
         logger().warning(
-            "topic %s, cursor %s: its state is in its record now, no ledger takes it: %s",
+            "topic %s, cursor %s: its state is stored in its record, because no ledger can be written: %s",
             self._log.topic,
             self._name,
             error,
@@ -577,56 +582,56 @@ class Flusher(ProcessBound):
         self._forget_pages()
         self.left_out_ranges = self.left_out_batches = 0
         self.is_inline = True
-        self._succeeded(moment, [], snapshot_form.size_inline(state))
+        self._succeeded(captured, [], snapshot_form.size_inline(state))
 
     def _forget_pages(self) -> None:
-        """What is stored is one whole state: no page is stored by itself any more."""
+        """Clear the references to stored pages, after the state has been stored as one snapshot."""
         with self._lock:
-            self._live.forget_stored_pages()
+            self._state.forget_stored_pages()
             self._log.handle = self._log.writer
         self._marker = None
 
     # -- damage --------------------------------------------------------------------------------------------------------
 
-    def report(self, damaged: Iterable[recovery.DamagedPage]) -> None:
+    def report_damage(self, damaged: Iterable[recovery.DamagedPage]) -> None:
         """Log and count pages that were replaced or dropped while the cursor was open."""
         for page in damaged:
             self.damaged_pages.append(page)
             logger().warning("topic %s, cursor %s: %s", self._log.topic, self._name, page)
 
-    # -- afterwards ----------------------------------------------------------------------------------------------------
+    # -- completion of a flush -----------------------------------------------------------------------------------------
 
-    def _succeeded(self, moment: _Moment, entries: Sequence[bytes], size: int, page_bytes: int = 0) -> None:
+    def _succeeded(self, captured: _FlushSnapshot, entries: Sequence[bytes], size: int, page_bytes: int = 0) -> None:
         with self._lock:
-            pages = self._live.pages
-            # After a reset, a page with the same stamp may be another one, which is not stored.
-            stamps = moment.stamps if moment.resets == self._live.resets else {}
-            for ledger_id, stamp in stamps.items():
+            pages = self._state.pages
+            # After a reset, another page with the same version may exist, which is not stored.
+            page_versions = captured.page_versions if captured.resets == self._state.resets else {}
+            for ledger_id, version in page_versions.items():
                 page = pages.dirty.get(ledger_id)
-                if page is not None and page.stamp == stamp:
-                    pages.stored(ledger_id)
-            self._stored_moves = moment.moves
-            self._stored_resets = moment.resets
-            self.durable_mark_delete = moment.mark_delete
+                if page is not None and page.version == version:
+                    pages.mark_clean(ledger_id)
+            self._stored_version = captured.version
+            self._stored_resets = captured.resets
+            self.durable_mark_delete = captured.mark_delete
             self.flushes += 1
-            self.pages_written += len(moment.pages)
+            self.pages_written += len(captured.pages)
             self.bytes_written += sum(map(len, entries))
             self.state_size = size
-            self.size_beside_pages = size - page_bytes
-            self._stored_properties = moment.properties
-            self._least_size = None
+            self.non_page_bytes = size - page_bytes
+            self._stored_properties = captured.properties
+            self._min_size = None
         self._generation += 1
-        self._complete(moment.completion)
+        self._complete(captured.completion)
 
-    def _failed(self, moment: _Moment, error: BaseException) -> None:
-        """What is in memory has moved on all the same, and a later flush writes it."""
+    def _failed(self, captured: _FlushSnapshot, error: BaseException) -> None:
+        """Fail the Pendings of a flush. The changes stay in memory, and a later flush writes them."""
         if not isinstance(error, BookstandError):
             error = OutcomeUnknownError(f"a flush of cursor {self._name!r} was interrupted by {error!r}")
-        self._complete(moment.completion, error)
+        self._complete(captured.completion, error)
 
 
-class _Copy(NamedTuple):
-    """A whole state in a new ledger."""
+class _LedgerCopy(NamedTuple):
+    """A complete state in a new ledger."""
 
     pages: PageIndex
     marker: int

@@ -1,4 +1,4 @@
-"""Earlier states of a cursor: which there are, and what changed between two of them."""
+"""Earlier states of a cursor, and differences between two states."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from bookstand.cursor.store import recovery
-from bookstand.cursor.store.cursor_ledger import CursorLedger, known_of
+from bookstand.cursor.store.cursor_ledger import CursorLedger, extensions_of
 from bookstand.errors import LedgerError, StoreDamagedError
 from bookstand.managed_ledger.records import LedgerInfo
 from bookstand.proto.wire_format import read_varint
@@ -16,7 +16,7 @@ from bookstand.storage.format.position import Position
 
 
 class HistoryEntry(NamedTuple):
-    """A marker. ``acked`` is the number of entries acknowledged beyond the mark-delete position."""
+    """A stored state. ``acked`` is the number of acknowledged entries after the mark-delete position."""
 
     marker: Position
     generation: int
@@ -28,7 +28,7 @@ class HistoryEntry(NamedTuple):
 
 
 class CursorDiff(NamedTuple):
-    """From one state to another: entries of each ledger that have become acknowledged, and that no longer are."""
+    """Difference between two states: entries of each ledger that became acknowledged, and unacknowledged."""
 
     mark_delete: tuple[Position, Position]
     acked: dict[int, BitMap64]
@@ -36,7 +36,7 @@ class CursorDiff(NamedTuple):
 
 
 class AllAcked(NamedTuple):
-    """One state of a cursor: what is acknowledged, in every ledger that the topic still has."""
+    """All acknowledged entries in one state of a cursor, of the ledgers that the topic still has."""
 
     mark_delete: Position
     entries: dict[int, BitMap64]
@@ -48,20 +48,20 @@ def history_of(cursor: str, log: CursorLedger) -> list[HistoryEntry]:
         for at, marker in recovery.markers(cursor, entries):
             ledgers, place = read_varint(marker.root, 0, len(marker.root))
             acked, _ = read_varint(marker.root, place, len(marker.root))
-            where = Position(entries.ledger_id, at)
+            position = Position(entries.ledger_id, at)
             found.append(
                 HistoryEntry(
-                    where, marker.generation, marker.time_ms, marker.mark_delete, ledgers, acked, marker.state_size
+                    position, marker.generation, marker.time_ms, marker.mark_delete, ledgers, acked, marker.state_size
                 )
             )
     return found
 
 
 def _ledgers(log: CursorLedger) -> Iterator[recovery.CursorLedgerEntries]:
-    """The ledger that the record points to, and then the former ones, newest first."""
+    """Yield the current ledger and then the former ones, newest first."""
     assert log.info is not None
     writer = log.writer
-    for ledger_id in (log.info.cursor_ledger_id, *reversed(known_of(log.info).former)):
+    for ledger_id in (log.info.cursor_ledger_id, *reversed(extensions_of(log.info).former)):
         if writer is not None and writer.id == ledger_id:
             yield recovery.CursorLedgerEntries(writer, writer.last_add_confirmed, None)
         elif ledger_id >= 0:
@@ -84,7 +84,8 @@ def diff_of(before: AllAcked, after: AllAcked) -> CursorDiff:
 
 
 def all_acked(mark_delete: Position, beyond: dict[int, BitMap64], ledgers: Iterable[LedgerInfo]) -> AllAcked:
-    """``beyond`` is what is acknowledged beyond the mark-delete position; it is added to. ``ledgers``: the topic's."""
+    """Add the entries up to ``mark_delete``, in the topic's ``ledgers``, to ``beyond``, the acknowledged entries after
+    it."""
     for ledger in ledgers:
         if ledger.ledger_id > mark_delete.ledger_id:
             break

@@ -1,4 +1,4 @@
-"""Cursors from the old form to pages and markers, and back: at once, not with their next acknowledgment."""
+"""Migration of cursors between the snapshot form and pages, without waiting for their next acknowledgment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bookstand.managed_ledger.managed_ledger import ManagedLedger
 
 PAGES, SNAPSHOT = "pages", "snapshot"
 
-# In the old form: whatever there is, for what is left out would be delivered again.
-_ALL = (1 << 31) - 1
+# Limits that exclude nothing, because excluded acknowledgments would be redelivered.
+_NO_LIMIT = (1 << 31) - 1
 
 
 class Migration(NamedTuple):
-    """What became of a cursor, or would: ``before`` and ``after`` are forms, ``"pages"`` or ``"snapshot"``, with the
-    sizes of the whole state in them. ``pages`` and ``bytes`` were written for it."""
+    """Result of a migration or its dry run. ``before`` and ``after`` are the forms, ``"pages"`` or ``"snapshot"``, and
+    ``size_…`` the sizes of the whole state in them. ``pages`` and ``bytes`` count the migration's writes."""
 
     topic: str
     cursor: str
@@ -38,16 +38,16 @@ class Migration(NamedTuple):
 
 
 def migrate_cursor(topic: ManagedLedger, name: str, form: str = PAGES, *, dry_run: bool = False) -> Migration:
-    """Write the state of a cursor in this form if it is in another: whole or not at all, and nothing is left out.
+    """Convert the stored state of a cursor to ``form``, completely or not at all.
 
-    ``"snapshot"`` is what every reader of Pulsar's understands; refused where the state does not fit into an entry.
-    Refused, too, where the newest state is damaged, for it would be gone then. Whoever has the cursor open is fenced.
-    ``dry_run``: change nothing, and say what would be done, with the same numbers.
+    ``"snapshot"`` is the form that every version of Pulsar reads. It is rejected if the state does not fit into one
+    entry. A migration is also rejected if the newest state is damaged, because it would overwrite that state. A current
+    owner of the cursor is fenced. ``dry_run`` changes nothing, and returns the same numbers.
     """
     if form not in (PAGES, SNAPSHOT):
-        raise IncorrectParameterError(f"cursors have the form {PAGES!r} or {SNAPSHOT!r}, not {form!r}")
-    config = CursorConfig() if form == PAGES else _OLD
-    found = _look(topic.preview_takeover() if topic.client.read_only else topic, name, form, config)
+        raise IncorrectParameterError(f"form must be {PAGES!r} or {SNAPSHOT!r}, not {form!r}")
+    config = CursorConfig() if form == PAGES else _SNAPSHOT_CONFIG
+    found = _plan(topic.preview_takeover() if topic.client.read_only else topic, name, form, config)
     if not found.changed or dry_run:
         return found
     with Cursor.open(topic, name, config, create=False) as cursor:
@@ -56,7 +56,7 @@ def migrate_cursor(topic: ManagedLedger, name: str, form: str = PAGES, *, dry_ru
     return found._replace(size_after=stats.metadata_size, pages=stats.pages_written, bytes=stats.bytes_written)
 
 
-def _look(topic: ManagedLedger, name: str, form: str, config: CursorConfig) -> Migration:
+def _plan(topic: ManagedLedger, name: str, form: str, config: CursorConfig) -> Migration:
     with Cursor.open(topic, name, config, create=False, read_only=True) as cursor:
         source = cursor.recovered_from
         before = PAGES if source.how == MARKER else SNAPSHOT
@@ -93,7 +93,7 @@ def migrate_cursors(
     dry_run: bool = False,
     progress: Callable[[Migration], object] | None = None,
 ) -> list[Migration]:
-    """All cursors of a topic; ``progress`` is told of each that is done."""
+    """Migrate all cursors of a topic; ``progress`` is called with each result."""
     found = []
     for name in topic.cursor_names():
         found.append(migrate_cursor(topic, name, form, dry_run=dry_run))
@@ -102,9 +102,9 @@ def migrate_cursors(
     return found
 
 
-_OLD = CursorConfig(
+_SNAPSHOT_CONFIG = CursorConfig(
     enable_lru_cache_max_unacked_ranges=False,
-    max_unacked_ranges_to_persist=_ALL,
-    max_batch_deleted_index_to_persist=_ALL,
+    max_unacked_ranges_to_persist=_NO_LIMIT,
+    max_batch_deleted_index_to_persist=_NO_LIMIT,
     max_unacked_ranges_in_metadata_store=0,
 )

@@ -1,4 +1,4 @@
-"""Reading the pages that a cursor's state (``cursor/state/cursor_state.py``) needs, without holding its lock."""
+"""Loading of pages that the cursor state (``state/cursor_state.py``) needs, without holding its lock."""
 
 from __future__ import annotations
 
@@ -23,46 +23,47 @@ _T = TypeVar("_T")
 
 
 class PageLoader:
-    """``lock`` is the state's, and is not held during I/O."""
+    """Loads pages into the state. ``lock`` guards the state, and is not held during I/O."""
 
     def __init__(
         self,
         name: str,
-        live: CursorState,
+        state: CursorState,
         cursor_log: CursorLedger,
-        flushing: Flusher,
+        flusher: Flusher,
         lock: Lock,
-        usability: CursorLifecycle,
+        lifecycle: CursorLifecycle,
     ) -> None:
         self._name = name
-        self._live = live
+        self._state = state
         self._log = cursor_log
-        self._flushing = flushing
+        self._flusher = flusher
         self._lock = lock
-        self._usability = usability
+        self._lifecycle = lifecycle
 
-    def ask(self, question: Callable[[], _T]) -> _T:
-        """Call ``question`` under the state's lock, again after each page that it needs has been read.
+    def query(self, evaluate: Callable[[], _T]) -> _T:
+        """Call ``evaluate`` under the state's lock; read the missing page after each :class:`PageMiss`, and retry.
 
-        The page is installed in the same hold of the lock in which the question is called again, so that no other
-        thread can evict it in between: each page that is read is progress."""
+        The page is installed in the critical section of the retry, so that no other thread can evict it in between and
+        each read makes progress."""
         read: tuple[PageRef, LedgerAcks] | None = None
         while True:
-            with self._lock, self._usability.guard:
-                self._usability.check()
-                if read is not None and self._live.index.get(read[1].ledger_id) == read[0]:
-                    self._live.install(read[1])
+            with self._lock, self._lifecycle.guard:
+                self._lifecycle.check()
+                if read is not None and self._state.index.get(read[1].ledger_id) == read[0]:
+                    self._state.install(read[1])
                 try:
-                    return question()
-                except PageMiss as needed:
-                    ledger_id = needed.ledger_id
-                    ref, handle = self._live.index.get(ledger_id), self._log.handle
+                    return evaluate()
+                except PageMiss as miss:
+                    ledger_id = miss.ledger_id
+                    ref, handle = self._state.index.get(ledger_id), self._log.handle
             read = self._read(ledger_id, ref, handle)
 
     def _read(
         self, ledger_id: int, ref: PageRef | None, handle: LedgerHandle | None
     ) -> tuple[PageRef, LedgerAcks] | None:
-        """Read the page that the index refers to; None if it has been stored elsewhere since."""
+        """Read the page at ``ref``; None if the index no longer refers to it, or if the page was damaged and has been
+        replaced."""
         if ref is None or handle is None:
             return None
         try:
@@ -70,11 +71,11 @@ class PageLoader:
                 self._name, ledger_id, ref, recovery.read_parts(handle, ref), self._log.client.expansion_limits
             )
         except BookstandError as error:
-            # A flush in progress may be about to replace the ledger that the page was read from.
-            with self._flushing.alone:
+            # Wait for a flush in progress, which may replace the ledger that the page was read from.
+            with self._flusher.flush_lock:
                 with self._lock:
-                    moved = handle is not self._log.handle or self._live.index.get(ledger_id) != ref
-                    mark_delete = self._live.mark_delete
+                    moved = handle is not self._log.handle or self._state.index.get(ledger_id) != ref
+                    mark_delete = self._state.mark_delete
                 if not moved:
                     if not isinstance(error, recovery.DAMAGED):
                         raise
@@ -84,27 +85,28 @@ class PageLoader:
     def _replace(
         self, handle: LedgerHandle, ledger_id: int, ref: PageRef, error: BookstandError, mark_delete: Position
     ) -> None:
-        """Use an older page, or none, instead of a damaged one; the next flush stores that. No flush is under way."""
+        """Replace a damaged page by an older one, or drop it; the next flush stores that. Callers hold the flush
+        lock."""
         page, report = self._log.replacement(handle, ledger_id, ref, error, mark_delete)
-        with self._lock, self._usability.guard:
-            if self._live.index.get(ledger_id) != ref or ledger_id in self._live.pages:
+        with self._lock, self._lifecycle.guard:
+            if self._state.index.get(ledger_id) != ref or ledger_id in self._state.pages:
                 return
-            self._live.replace_page(page)
-        self._flushing.report([report])
+            self._state.replace_page(page)
+        self._flusher.report_damage([report])
 
-    def bring(self, ledger_id: int) -> LedgerAcks | None:
-        """Return the page of a ledger, read into the cache if need be; None if it has none."""
-        return self.ask(partial(self._live.page, ledger_id))
+    def load(self, ledger_id: int) -> LedgerAcks | None:
+        """Return the page of a ledger, loaded into the cache if necessary; None if the ledger has no page."""
+        return self.query(partial(self._state.page, ledger_id))
 
-    def bring_all(self) -> None:
-        for ledger_id, _ in list(self._live.index.items()):
-            self.bring(ledger_id)
+    def load_all(self) -> None:
+        for ledger_id, _ in list(self._state.index.items()):
+            self.load(ledger_id)
 
     def pages(self) -> Iterator[LedgerAcks]:
-        """Yield a copy of each page, in the order of ledgers. Pages that are not in memory are read one by one and not
-        added to the cache, whose order stays as it is."""
+        """Yield a copy of each page, ordered by ledger. Pages that are not in memory are read one at a time, and bypass
+        the cache."""
         with self._lock:
-            ids = self._live.ledger_ids()
+            ids = self._state.ledger_ids()
         for ledger_id in ids:
             page = self._copy(ledger_id)
             if page is not None:
@@ -114,30 +116,30 @@ class PageLoader:
         read: tuple[PageRef, LedgerAcks] | None = None
         while True:
             with self._lock:
-                self._usability.check()
-                page = self._live.pages.peek(ledger_id)
+                self._lifecycle.check()
+                page = self._state.pages.peek(ledger_id)
                 if page is not None:
                     return page.copy()
-                ref, handle = self._live.index.get(ledger_id), self._log.handle
+                ref, handle = self._state.index.get(ledger_id), self._log.handle
                 if ref is None:
                     return None
                 if read is not None and read[0] == ref:
                     return read[1]
             read = self._read(ledger_id, ref, handle)
 
-    def close_holes(self) -> None:
-        """Continue to move the mark-delete position, reading the pages that this takes."""
-        self.ask(self._close_holes)
+    def advance_mark_delete(self) -> None:
+        """Advance the mark-delete position, loading the pages that this needs."""
+        self.query(self._advance_mark_delete)
 
-    def _close_holes(self) -> None:
-        self._live.close_holes()
-        if self._live.wanted is not None:
-            raise PageMiss(self._live.wanted)
+    def _advance_mark_delete(self) -> None:
+        self._state.advance_mark_delete()
+        if self._state.blocked_on_page is not None:
+            raise PageMiss(self._state.blocked_on_page)
 
-    def close_holes_if_possible(self) -> None:
-        """Do the same, but only log that a page cannot be read: the acknowledgment that led here is valid whether the
-        next page can be read or not. A call that needs the page raises the error."""
+    def try_advance_mark_delete(self) -> None:
+        """Advance the mark-delete position, but only log an unreadable page, because the acknowledgment that led here
+        is valid anyway. A call that needs the page raises the error."""
         try:
-            self.close_holes()
+            self.advance_mark_delete()
         except recovery.PAGE_LOST_ERRORS as error:
-            logger().warning("cursor %s of topic %s cannot move on: %s", self._name, self._log.topic, error)
+            logger().warning("cursor %s of topic %s cannot advance: %s", self._name, self._log.topic, error)

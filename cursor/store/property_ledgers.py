@@ -1,10 +1,10 @@
-"""Ledgers that the reserved properties of a cursor name, which are deleted with the cursor.
+"""Ledgers that are referenced by reserved properties of a cursor, and deleted with it.
 
     property    #pulsar.internal.delayed.<...> = <ledger id>
 
-Such a ledger names its topic and cursor in its custom metadata. A property may have been copied from another cursor or
-another store, so only this proves that the ledger belongs to the cursor; what it contains is not read. If the metadata
-is damaged, the property alone counts.
+The custom metadata of such a ledger names its topic and cursor. Only this proves that the ledger belongs to the cursor,
+because a property may have been copied from another cursor or another store. If the metadata is damaged, the property
+is sufficient.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _DAMAGED = StoreDamagedError, MetadataSerializationError
 
 
 def property_ledgers(client: Client, topic: str, cursor: str, properties: Iterable[tuple[str, str]]) -> list[int]:
-    """Ledgers to delete with a cursor that has these properties, which need not be readable.
+    """Return the ledgers to delete with a cursor that has these properties. The ledgers may be unreadable.
 
-    If there are such properties, also the ledgers of the cursor that no property names; for that the metadata of every
-    ledger is read.
+    If there is at least one such property, the result includes ledgers of the cursor that no property references; this
+    reads the metadata of every ledger.
     """
     named = [(name, value) for name, value in properties if name.startswith(DELAYED_PREFIX)]
     if not named:
@@ -50,7 +50,7 @@ def property_ledgers(client: Client, topic: str, cursor: str, properties: Iterab
             found.append(ledger_id)
         elif ledger_id not in found:
             logger().warning(
-                "topic %s, cursor %s: property %s is %r, which is no ledger of this cursor; the ledger is not deleted",
+                "topic %s, cursor %s: property %s is %r, not a ledger of this cursor; the ledger is not deleted",
                 topic,
                 cursor,
                 name,

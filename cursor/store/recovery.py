@@ -1,13 +1,15 @@
-"""The newest state of a cursor that can be read: searched in its ledger from the last entry backwards, and then in the
-former ledgers that the record still names.
+"""Recovery of the newest readable state of a cursor: a backward scan of the current cursor ledger, then of the former
+ledgers that the record references.
 
-A state is a marker with its index and pages, each node and page checked; or a full snapshot in Pulsar's form. A marker
-that cannot be used, or a node of its index, makes the marker before it count; where no marker of the ledger has a whole
-index, pages are found by what they say of themselves. A damaged page costs no more than itself:
-the marker stays, and the page is replaced by the newest older one of the same user ledger that is intact, whose
-acknowledgments are a subset, for no ledger reaches back behind a reset (``log.py``). Without one the individual
-acknowledgments of that user ledger are dropped, and its messages delivered again. The answer names everything that was
-skipped or replaced, and why. Where no ledger has a state, the position in the cursor's record is used.
+A state is a marker with its index and pages, or a full snapshot in Pulsar's form. Every node and page is verified. If a
+marker or a node of its index is unusable, the previous marker is used. If no marker of a ledger has an intact index,
+pages are located by the identity that each of them stores.
+
+A damaged page affects only its user ledger. It is replaced by the newest intact older page of that ledger, whose
+acknowledgments are a subset, because no cursor ledger contains states from before a reset (``cursor_ledger.py``).
+Without such a page the individual acknowledgments of the user ledger are dropped, and its messages are redelivered. The
+result reports everything that was skipped or replaced, and the reasons. If no ledger has a state, the position in the
+cursor's record is used.
 """
 
 from __future__ import annotations
@@ -48,24 +50,26 @@ DAMAGED = (
     NoSuchLedgerOnBookieError,
     StoreDamagedError,
 )
-"""Errors after which a second attempt finds the same: what was to be read is damaged or gone."""
+"""Permanent errors: the data is damaged or missing, so that a retry fails again."""
 
 PAGE_LOST_ERRORS = (*DAMAGED, LedgerRecoveryError, ReadError)
-"""Errors after which opening a cursor takes what was to be read for lost. Any other error is raised."""
+"""Errors for which opening a cursor treats the data as lost. Other errors are raised."""
 
 _UNUSABLE = (*PAGE_LOST_ERRORS, MalformedAckStateError, record.RecordError)
 
-# Enough to read them quickly, few enough to hold beside the cache.
-_PAGES_AT_ONCE = 16
+# Large enough for efficient reads, small enough to hold in addition to the cache.
+_PAGES_PER_READ = 16
 
 MARKER, SNAPSHOT, RECORD, NEW = "marker", "snapshot", "record", "new"
-_UNFINISHED, _EMPTY = "is of a flush that was not finished", "has no entry"
+_UNFINISHED, _EMPTY = "belongs to an unfinished flush", "has no entry"
 
 
 class DamagedPage(NamedTuple):
-    """A page that could not be read: that of the ledger ``user_ledger`` of the topic, which begins in the entry
-    ``place`` of a cursor ledger. ``replacement`` is where the page begins that is used instead, None if there is none.
-    ``acked`` entries, and ``partial`` that are acknowledged in part, are delivered again because of it."""
+    """An unreadable page of the topic's ledger ``user_ledger``, whose first entry in a cursor ledger is ``place``.
+
+    ``replacement`` is the first entry of the page that is used instead, or None. Because of the damage ``acked``
+    acknowledged and ``partial`` partially acknowledged entries are redelivered.
+    """
 
     user_ledger: int
     place: Position
@@ -75,18 +79,18 @@ class DamagedPage(NamedTuple):
     partial: int
 
     def __str__(self) -> str:
-        cost = f"{self.acked} acknowledged entries and {self.partial} partly acknowledged ones"
+        loss = f"{self.acked} acknowledged entries and {self.partial} partially acknowledged ones"
         if self.replacement is None:
-            what = f"without an older one: the acknowledgments of {cost} are dropped"
+            outcome = f"no older page exists: the acknowledgments of {loss} are dropped"
         else:
-            what = f"replaced by the page in entry {self.replacement}, which lacks {cost}"
-        return f"page of ledger {self.user_ledger} in entry {self.place}: {self.reason}; {what}"
+            outcome = f"replaced by the page in entry {self.replacement}, which lacks {loss}"
+        return f"page of ledger {self.user_ledger} in entry {self.place}: {self.reason}; {outcome}"
 
 
 class RecoveredFrom(NamedTuple):
-    """The source of a cursor's state: a ``marker`` or a ``snapshot`` in ``entry`` of a cursor ledger, its ``record`` in
-    the metadata store, or none, for the cursor is ``new``. ``skipped`` names newer states that could not be used, and
-    the reasons; ``pages`` the pages that were replaced or dropped."""
+    """Source of a recovered state. ``how`` is ``"marker"`` or ``"snapshot"`` for an entry of a cursor ledger,
+    ``"record"`` for the record in the metadata store, or ``"new"``. ``skipped`` lists newer states that were unusable,
+    with the reasons, and ``pages`` the pages that were replaced or dropped."""
 
     how: str
     ledger_id: int
@@ -96,12 +100,12 @@ class RecoveredFrom(NamedTuple):
 
     @property
     def reports(self) -> tuple[str, ...]:
-        """Everything that was skipped, replaced or dropped, in words."""
+        """Messages about everything that was skipped, replaced or dropped."""
         return (*self.skipped, *map(str, self.pages))
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """Reports of damage alone: an interrupted flush is none, nor is a ledger that was never written to."""
+        """Messages about damage, which an interrupted flush and an empty ledger are not."""
         return tuple(one for one in self.reports if not one.endswith((_UNFINISHED, _EMPTY)))
 
     def __str__(self) -> str:
@@ -117,8 +121,8 @@ class RecoveredFrom(NamedTuple):
 
 
 class RecoveredState(NamedTuple):
-    """A state that was found. ``unstored`` are pages that no marker refers to: they are to be written. ``pages`` refers
-    to entries of the ledger of ``handle``."""
+    """A recovered state. ``pages`` refers to entries of the ledger ``handle``. ``unstored`` are pages that no marker
+    refers to, so that the next flush must write them."""
 
     source: RecoveredFrom
     mark_delete: Position
@@ -132,18 +136,18 @@ class RecoveredState(NamedTuple):
 
     @property
     def is_stored(self) -> bool:
-        """True if the newest marker holds exactly this, and nothing damaged has to be passed on the way to it."""
+        """True if the newest marker contains exactly this state, and recovery met no damage."""
         return self.marker_entry is not None and not self.source.damage and not self.unstored
 
 
 class CursorLedgerEntries(NamedTuple):
-    """A cursor's ledger as recovery reads it: up to the entry ``last``."""
+    """The entries of a cursor ledger up to ``last``, as recovery reads them."""
 
     handle: LedgerHandle
     last: int
     codec: str | None
     damage: str | None = None
-    """Damage of the ledger itself, of which the entries are read all the same."""
+    """Damage of the ledger itself; its entries are read anyway."""
     limits: ExpansionLimits = DEFAULT
 
     @property
@@ -154,17 +158,18 @@ class CursorLedgerEntries(NamedTuple):
         return self.handle.read_unconfirmed(entry_id, entry_id)[0].data
 
 
-class Found(NamedTuple):
-    """A page, and where it begins."""
+class LocatedPage(NamedTuple):
+    """A page and the position of its first entry."""
 
     place: Position
     page: LedgerAcks
 
 
 class Source(NamedTuple):
-    """The ledgers of a cursor. ``ledger_ids``: those to search, newest first; ``open`` gives their entries. Pages are
-    replaced from ledgers from ``since`` on; None: from none, for a reset may lie between. ``floor`` and ``properties``
-    are those of the record: no state in a former ledger is behind that position."""
+    """The ledgers of a cursor. ``ledger_ids`` are the ledgers to search, newest first, and ``open`` returns their
+    entries. Replacements of damaged pages come only from ledgers from ``since`` on; None means from no ledger, because
+    of a possible reset. ``floor`` and ``properties`` come from the record: the mark-delete position is at least
+    ``floor``."""
 
     ledger_ids: Sequence[int]
     open: Callable[[int], CursorLedgerEntries]
@@ -173,13 +178,13 @@ class Source(NamedTuple):
     properties: tuple[tuple[str, int], ...] = ()
 
     def older(self, entries: CursorLedgerEntries, below: int) -> Iterator[OlderEntries]:
-        """Entries to search for a replacement of a page: in front of the entry ``below``, then in former ledgers."""
+        """Yield the entries to search for replacement pages: those before the entry ``below``, then former ledgers."""
         if self.since is None or entries.ledger_id < self.since:
             return
         yield OlderEntries(entries, below - 1, True)
         ledger_ids = list(self.ledger_ids)
-        behind = ledger_ids.index(entries.ledger_id) + 1 if entries.ledger_id in ledger_ids else 0
-        for ledger_id in ledger_ids[behind:]:
+        first_older = ledger_ids.index(entries.ledger_id) + 1 if entries.ledger_id in ledger_ids else 0
+        for ledger_id in ledger_ids[first_older:]:
             if ledger_id < self.since:
                 return
             try:
@@ -190,7 +195,7 @@ class Source(NamedTuple):
 
 
 class OlderEntries(NamedTuple):
-    """The entries of a cursor's ledger up to ``last``. ``marked``: a marker behind them counts."""
+    """The entries of a cursor ledger up to ``last``. ``marked``: an intact marker follows them."""
 
     entries: CursorLedgerEntries
     last: int
@@ -204,8 +209,8 @@ def recover(
     resident: PageCache,
     upto: int | None = None,
 ) -> RecoveredState | tuple[str, ...]:
-    """The newest state, in the first ledger up to the entry ``upto`` (None: any); the reasons, where there is none.
-    Pages are put into ``resident`` from the last user ledger backwards, as long as there is room."""
+    """Recover the newest state, in the first ledger not after the entry ``upto``. Returns the reasons if there is none.
+    The pages of the highest user ledgers are cached in ``resident``, up to its limit."""
     return _Search(cursor, source, topic_entries, resident).run(upto)
 
 
@@ -230,7 +235,7 @@ class _Search:
                 self._skipped.append(entries.damage)
             found = self._in_ledger(entries, entries.last if upto is None or number else min(upto, entries.last))
             if found is not None:
-                return found if number == 0 else self._from_floor_on(found)
+                return found if number == 0 else self._apply_floor(found)
         return tuple(self._skipped)
 
     def _in_ledger(self, entries: CursorLedgerEntries, last: int) -> RecoveredState | None:
@@ -248,12 +253,12 @@ class _Search:
                     return self._from_marker(entries, at, marker)
                 self._skipped.append(f"entry {entries.ledger_id}:{at} {_UNFINISHED}")
             except _UNUSABLE as error:
-                self._skipped.append(_named(f"entry {entries.ledger_id}:{at}", error))
+                self._skipped.append(_describe(f"entry {entries.ledger_id}:{at}", error))
         return None if newest is None else self._without_index(entries, *newest)
 
     def _without_index(self, entries: CursorLedgerEntries, at: int, marker: Marker) -> RecoveredState | None:
-        """Recover without a whole index in any marker: use the newest marker and the newest pages in front of it, which
-        are those that the index referred to."""
+        """Recover from a ledger in which no marker has an intact index: use the newest marker and the newest pages
+        before it, which are the pages that its index referred to."""
         since = self._source.since
         if since is None or entries.ledger_id < since:
             return None
@@ -289,7 +294,7 @@ class _Search:
                 if replacement is not None:
                     drop_consumed(replacement.page, marker.mark_delete)
                     unstored.append(replacement.page)
-                damaged.append(report_of(entries.ledger_id, ledger_id, ref, reason, replacement))
+                damaged.append(damage_report(entries.ledger_id, ledger_id, ref, reason, replacement))
         source = RecoveredFrom(MARKER, entries.ledger_id, at, tuple(self._skipped), tuple(damaged))
         return RecoveredState(
             source,
@@ -307,11 +312,11 @@ class _Search:
         found = chunked_snapshot.stored_at(entries.read, at, entries.codec, entries.limits)
         state = position_info.read(found.data, self._topic_entries, found.expansion).state
         source = RecoveredFrom(SNAPSHOT, entries.ledger_id, at, tuple(self._skipped))
-        return from_old_state(source, state, len(found.data))._replace(handle=entries.handle)
+        return from_ack_snapshot(source, state, len(found.data))._replace(handle=entries.handle)
 
-    def _from_floor_on(self, found: RecoveredState) -> RecoveredState:
-        """A state of a former ledger, and the position in the record: everything up to that was acknowledged when the
-        record was pointed at the ledger behind."""
+    def _apply_floor(self, found: RecoveredState) -> RecoveredState:
+        """Advance a state of a former ledger to the mark-delete position that the record stored when the next ledger
+        became current."""
         floor = self._source.floor
         if floor is None or floor <= found.mark_delete:
             return found
@@ -332,25 +337,27 @@ class _Search:
         return found._replace(mark_delete=floor, properties=properties, unstored=[page for page in unstored if page])
 
 
-def _named(what: str, error: Exception) -> str:
-    """Describe damage; many errors already name the object."""
-    said = str(error)
-    return said if said.startswith(what) else f"{what}: {said}"
+def _describe(what: str, error: Exception) -> str:
+    """Prefix an error with the damaged object, unless its message already does."""
+    message = str(error)
+    return message if message.startswith(what) else f"{what}: {message}"
 
 
 def drop_consumed(page: LedgerAcks, mark_delete: Position) -> None:
-    """Drop from an older page what the mark-delete position has passed since."""
+    """Drop the acknowledgments of an older page up to the mark-delete position."""
     if page.ledger_id < mark_delete.ledger_id:
         page.drop_up_to(MAX_ENTRY_ID)
     elif page.ledger_id == mark_delete.ledger_id:
         page.drop_up_to(mark_delete.entry_id)
 
 
-def report_of(cursor_ledger: int, user_ledger: int, ref: PageRef, reason: str, found: Found | None) -> DamagedPage:
-    """A damaged page, and the difference between it and the one that is used instead."""
+def damage_report(
+    cursor_ledger: int, user_ledger: int, ref: PageRef, reason: str, found: LocatedPage | None
+) -> DamagedPage:
+    """Report a damaged page and what its replacement lacks."""
     acked, partial = (0, 0) if found is None else (len(found.page.acked), len(found.page.partial))
     place = Position(cursor_ledger, ref.entry_id)
-    # An entry acknowledged in part before may be acknowledged as a whole in the damaged page.
+    # Entries that are partially acknowledged in the older page may be complete in the damaged one.
     return DamagedPage(
         user_ledger,
         place,
@@ -362,22 +369,22 @@ def report_of(cursor_ledger: int, user_ledger: int, ref: PageRef, reason: str, f
 
 
 def replacements(
-    cursor: str, older: Iterable[OlderEntries], wanted: set[int] | None, topic_entries: Mapping[int, int]
-) -> dict[int, Found]:
-    """For each of the user ledgers (None: all) the newest page that is intact. Only pages in front of a marker count:
-    those of a flush that was never finished may have acknowledgments that were never confirmed."""
-    found: dict[int, Found] = {}
+    cursor: str, older: Iterable[OlderEntries], user_ledgers: set[int] | None, topic_entries: Mapping[int, int]
+) -> dict[int, LocatedPage]:
+    """Find the newest intact page of each of the user ledgers (None: all). Only pages before a marker are used: pages
+    of an unfinished flush may contain acknowledgments that were never confirmed."""
+    found: dict[int, LocatedPage] = {}
     for entries, last, marked in older:
         for at in range(last, -1, -1):
-            if wanted is not None and wanted <= found.keys():
+            if user_ledgers is not None and user_ledgers <= found.keys():
                 return found
             try:
                 stored = entries.read(at)
                 if not record.is_ours(stored):
-                    # A snapshot is a whole state: what is older has no more.
+                    # A snapshot is a complete state, so no older entry contains more.
                     for page in _pages_of_snapshot(entries, at, topic_entries):
-                        if wanted is None or page.ledger_id in wanted:
-                            found.setdefault(page.ledger_id, Found(Position(entries.ledger_id, at), page))
+                        if user_ledgers is None or page.ledger_id in user_ledgers:
+                            found.setdefault(page.ledger_id, LocatedPage(Position(entries.ledger_id, at), page))
                     return found
                 identity = record.identify(stored)
                 if identity.kind == record.MARKER:
@@ -387,14 +394,14 @@ def replacements(
                     marked
                     and identity.kind == record.PAGE
                     and identity.user_ledger not in found
-                    and (wanted is None or identity.user_ledger in wanted)
+                    and (user_ledgers is None or identity.user_ledger in user_ledgers)
                     and identity.part + 1 == identity.parts <= at + 1
                 ):
                     first = at - identity.part
                     parts = [entry.data for entry in entries.handle.read_unconfirmed(first, at)]
                     ref = ref_of(first, parts)
                     page = load_page(cursor, identity.user_ledger, ref, parts, entries.limits)
-                    found[identity.user_ledger] = Found(Position(entries.ledger_id, first), page)
+                    found[identity.user_ledger] = LocatedPage(Position(entries.ledger_id, first), page)
             except _UNUSABLE:
                 continue
     return found
@@ -408,18 +415,18 @@ def _pages_of_snapshot(entries: CursorLedgerEntries, at: int, topic_entries: Map
 def _check_pages(
     cursor: str, entries: CursorLedgerEntries, index: PageIndex, resident: PageCache
 ) -> dict[int, tuple[PageRef, str]]:
-    """Check every page; cache the last ones, up to the limit. Returns the pages that cannot be used, by
-    their user ledgers, and the reasons."""
+    """Verify all pages, and cache the pages of the highest user ledgers. Returns the unusable pages by user ledger,
+    with the reasons."""
     pages = list(index.items())
-    kept: list[LedgerAcks] = []
+    resident_pages: list[LedgerAcks] = []
     unreadable: dict[int, tuple[PageRef, str]] = {}
     room = resident.limit
-    for end in range(len(pages), 0, -_PAGES_AT_ONCE):
-        some = pages[max(0, end - _PAGES_AT_ONCE) : end]
+    for end in range(len(pages), 0, -_PAGES_PER_READ):
+        some = pages[max(0, end - _PAGES_PER_READ) : end]
         try:
             stored = _read_many(entries.handle, [ref for _, ref in some])
         except PAGE_LOST_ERRORS:
-            # Each page alone shows which of them is damaged.
+            # Read each page on its own to find the damaged one.
             stored = None
         for ledger_id, ref in reversed(some):
             try:
@@ -430,35 +437,34 @@ def _check_pages(
                 if room <= 0:
                     check_page(cursor, ledger_id, ref, parts)
                     continue
-                # Loading checks also the first one that there is no room for.
+                # Loading verifies the page, also the first one that exceeds the limit.
                 page = load_page(cursor, ledger_id, ref, parts, entries.limits)
             except PAGE_LOST_ERRORS as error:
                 unreadable[ledger_id] = ref, str(error)
                 continue
             room -= page.memory
-            if room >= 0 or not kept:
-                kept.append(page)
-    # The last one is the one that was used last.
-    for page in reversed(kept):
+            if room >= 0 or not resident_pages:
+                resident_pages.append(page)
+    # Install ascending, so that the highest user ledger is the most recently used.
+    for page in reversed(resident_pages):
         resident.install(page)
     return unreadable
 
 
 def _read_many(handle: LedgerHandle, refs: list[PageRef]) -> dict[int, bytes]:
-    """The entries of many pages: those that stand together are read together."""
-    wanted = sorted(entry_id for ref in refs for entry_id in range(ref.entry_id, ref.entry_id + ref.parts))
+    """Read the entries of many pages, adjacent entries in one read."""
+    user_ledgers = sorted(entry_id for ref in refs for entry_id in range(ref.entry_id, ref.entry_id + ref.parts))
     stored: dict[int, bytes] = {}
     first = 0
-    for place, entry_id in enumerate(wanted):
-        if place + 1 == len(wanted) or wanted[place + 1] != entry_id + 1:
-            for entry in handle.read_unconfirmed(wanted[first], entry_id):
+    for place, entry_id in enumerate(user_ledgers):
+        if place + 1 == len(user_ledgers) or user_ledgers[place + 1] != entry_id + 1:
+            for entry in handle.read_unconfirmed(user_ledgers[first], entry_id):
                 stored[entry.entry_id] = entry.data
             first = place + 1
     return stored
 
 
 def read_parts(handle: LedgerHandle, ref: PageRef) -> list[bytes]:
-    """The entries of a page."""
     return [entry.data for entry in handle.read_unconfirmed(ref.entry_id, ref.entry_id + ref.parts - 1)]
 
 
@@ -469,9 +475,9 @@ def load_page(
     return LedgerAcks(ledger_id, page.acked, page.partial)
 
 
-def from_old_state(source: RecoveredFrom, state: AckSnapshot, size: int) -> RecoveredState:
-    """A state in Pulsar's form, as pages that are not stored yet."""
-    # A reserved name in a state that another program has written would make every flush fail.
+def from_ack_snapshot(source: RecoveredFrom, state: AckSnapshot, size: int) -> RecoveredState:
+    """Convert a state in Pulsar's form to pages, which are not stored yet."""
+    # Every flush would fail on a reserved name, which a state of another program may contain.
     properties = {name: value for name, value in state.properties.items() if name not in record.RESERVED_NAMES}
     return RecoveredState(source, state.mark_delete, properties, PageIndex(), _pages_of(state), 0, None, size)
 
@@ -487,7 +493,7 @@ def _pages_of(state: AckSnapshot) -> list[LedgerAcks]:
 
 
 def markers(cursor: str, entries: CursorLedgerEntries) -> Iterator[tuple[int, Marker]]:
-    """The markers of a cursor's ledger that can be read, newest first: (entry, marker)."""
+    """Yield the readable markers of a cursor ledger with their entry ids, newest first."""
     for at in range(entries.last, -1, -1):
         try:
             stored = entries.read(at)

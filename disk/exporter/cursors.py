@@ -15,7 +15,7 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.format import position_info, snapshot_form
 from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.store import recovery
-from bookstand.cursor.store.cursor_ledger import NO_LEDGER, known_of
+from bookstand.cursor.store.cursor_ledger import NO_LEDGER, extensions_of
 from bookstand.disk.damage import Damage, Report
 from bookstand.disk.stored_ledger import StoredLedger
 from bookstand.disk.topics.cursors import of_record
@@ -85,9 +85,9 @@ def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: C
     found = of_record(cast("DiskTopic", topic), cursor, info)
     state, how = found.state, found.source.how
     readable = how == recovery.SNAPSHOT or (how == recovery.RECORD and not state.batches)
-    known = known_of(info)
+    known = extensions_of(info)
     others = frozenset(one for one in (known.pending, *known.former) if one is not None)
-    record = info._replace(unknown=known.others)
+    record = info._replace(unknown=known.unknown_fields)
     if readable and not found.skipped:
         return OldForm(encode_cursor_info(record), None, others)
     superseded = others if info.cursor_ledger_id < 0 else others | {info.cursor_ledger_id}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from bookstand.cursor.store.cursor_ledger import known_of
+from bookstand.cursor.store.cursor_ledger import extensions_of
 from bookstand.cursor.validation import INTERNAL_PREFIX
 from bookstand.delivery.nacks import log
 from bookstand.disk.damage import Damage, Report
@@ -140,7 +140,7 @@ class Plan:
 
     def _named_by_cursor(self, name: str, cursor: str) -> set[int]:
         info = self._dump.cursor_info(name, cursor)
-        named = {info.cursor_ledger_id, *known_of(info).former}
+        named = {info.cursor_ledger_id, *extensions_of(info).former}
         for key, value in info.cursor_properties:
             if key.startswith(INTERNAL_PREFIX) and value.isascii() and value.isdecimal():
                 named.add(int(value))

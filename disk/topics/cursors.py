@@ -123,7 +123,7 @@ def info_of(topic: DiskTopic, cursor: str) -> CursorInfo:
         for ledger_id, ledger in ledgers
         if ledger is not None
     ]
-    return cursor_ledger.info_by_labels(labels, topic.name, cursor)
+    return cursor_ledger.info_from_labels(labels, topic.name, cursor)
 
 
 def of_record(topic: DiskTopic, name: str, info: CursorInfo) -> DiskCursor:

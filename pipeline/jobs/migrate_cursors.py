@@ -41,7 +41,7 @@ class MigrateCursors:
 
     def __post_init__(self) -> None:
         if self.form not in (PAGES, SNAPSHOT):
-            raise IncorrectParameterError(f"cursors have the form {PAGES!r} or {SNAPSHOT!r}, not {self.form!r}")
+            raise IncorrectParameterError(f"form must be {PAGES!r} or {SNAPSHOT!r}, not {self.form!r}")
 
     def work(self) -> None:
         return None

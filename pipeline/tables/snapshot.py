@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from bookstand.cursor.store.cursor_ledger import known_of
+from bookstand.cursor.store.cursor_ledger import extensions_of
 from bookstand.delivery.tracker.bucket.key import read_properties
 from bookstand.delivery.tracker.reschedule_log import PROPERTY
 from bookstand.disk.bookies.ledger_end import LedgerEnd
@@ -92,7 +92,7 @@ def pins_of_topics(source: Disks, topics: Iterable[str]) -> SnapshotPins:
             paths.append(cursor_node_of(topic, cursor))
             info = info_of(found, cursor)
             # Former ledgers count where the newest one is damaged.
-            wanted.update(dict.fromkeys((info.cursor_ledger_id, *known_of(info).former)))
+            wanted.update(dict.fromkeys((info.cursor_ledger_id, *extensions_of(info).former)))
             wanted.update(dict.fromkeys(read_properties(info.cursor_properties).buckets.values()))
             rescheduled = dict(info.cursor_properties).get(PROPERTY, "")
             if rescheduled.isascii() and rescheduled.isdecimal():

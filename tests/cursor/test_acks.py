@@ -61,7 +61,7 @@ def test_against_sets(steps):
         assert bool(acks) == bool(whole or parts)
         for entry in range(42):
             following = next(other for other in range(entry, 99) if other not in whole)
-            assert acks.next_open(entry) == following
+            assert acks.next_unacked(entry) == following
         assert acks.memory > 0
         copied = acks.copy()
         copied.ack(99)
@@ -75,8 +75,8 @@ def test_long_runs(length):
     acks.ack_all(range(6 + length, 9 + length))
     for start in {5, 5 + length // 2, 4 + length}:
         assert acks.run_end(start) == 4 + length
-        assert acks.next_open(start) == 5 + length
-    assert acks.next_open(3) == 3
+        assert acks.next_unacked(start) == 5 + length
+    assert acks.next_unacked(3) == 3
 
 
 @given(st.integers(0, 1 << 200))

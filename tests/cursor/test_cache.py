@@ -392,7 +392,7 @@ def test_a_page_never_takes_more_than_a_dirty_one_is_charged_with(data: st.DataO
                     page.ack_part(entry_id, chance.getrandbits(chance.choice((5, 60, 9_000))))
             case "drop":
                 page.drop_up_to(first // 8)
-        assert page.memory <= page.most_memory + 4_096
+        assert page.memory <= page.max_memory + 4_096
     assert page.memory == LedgerAcks(1, page.acked, page.partial).memory
 
 
@@ -408,20 +408,20 @@ def test_single_entries_do_not_split_runs_without_bound(how: str) -> None:
             page.ack(entry_id)
         else:
             page.acked.add(entry_id)
-    assert page.memory <= page.most_memory
+    assert page.memory <= page.max_memory
     assert not page.may_have_runs
 
 
 def test_batches_are_charged_what_they_take() -> None:
     pages = PageCache(1 << 20)
     page = LedgerAcks(1)
-    pages.touch(page)
+    pages.mark_dirty(page)
     empty = pages.bytes
     page.ack_part(3, (1 << 80_000) - 1)
-    pages.touch(page)
+    pages.mark_dirty(page)
     assert pages.bytes - empty > 10_000
     page.ack(3)
-    pages.touch(page)
+    pages.mark_dirty(page)
     assert pages.bytes - empty < 1_000
 
 

@@ -1,4 +1,4 @@
-"""Reference cases 26-31 and 70-76: limits of the old form, and the limit at which dispatching pauses."""
+"""Reference cases 26-31 and 70-76: limits of the snapshot form, and the limit at which dispatching pauses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def left_out(ranges=0, batches=0, *, form="ranges", max_ranges=None, max_batches
     return written.ranges_left_out, written.batches_left_out
 
 
-# -- of the old form -------------------------------------------------------------------------------------------------
+# -- of the snapshot form
+# -------------------------------------------------------------------------------------------------
 
 
 def test_case_26_too_many_ranges_for_the_metadata_store(desk, old_form):

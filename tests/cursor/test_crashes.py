@@ -21,7 +21,7 @@ CONFIGS = {
     "tiny cache": CursorConfig(
         flush_interval=1e9, max_entries_per_cursor_ledger=9, max_individual_ack_cache_bytes=1, flush_commit_bytes=1
     ),
-    "old form": CursorConfig(
+    "snapshot form": CursorConfig(
         flush_interval=1e9, max_entries_per_cursor_ledger=3, enable_lru_cache_max_unacked_ranges=False
     ),
 }

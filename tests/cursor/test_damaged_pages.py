@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookstand.cursor.store.cursor_ledger import known_of
+from bookstand.cursor.store.cursor_ledger import extensions_of
 from bookstand.storage.format.position import Position
 from tests.cursor.desk import FORMS, Desk
 from tests.cursor.flips import flip_entry, flip_metadata, flip_node, flip_state
@@ -158,7 +158,7 @@ def test_a_bit_that_flips_invents_no_acknowledgment(steps, form, kind, choice, b
         at.cursor.flush()
         before = acknowledged(at)
         info = at.record
-        ledgers = [one for one in (info.cursor_ledger_id, *known_of(info).former) if one >= 0]
+        ledgers = [one for one in (info.cursor_ledger_id, *extensions_of(info).former) if one >= 0]
         if kind != "record" and not ledgers:
             return
         if kind == "record":

@@ -1,4 +1,4 @@
-"""Five million holes: a cursor keeps all of them in pages, where the old form keeps a hundred and fifty thousand.
+"""Five million holes: a cursor keeps all of them in pages, where the snapshot form keeps a hundred and fifty thousand.
 
 The topic's ledgers are listed as if they had been written, for a cursor looks at no entry of theirs.
 """
@@ -61,7 +61,7 @@ def flushed(topic: Any, config: CursorConfig, acked: dict[int, BitMap64]) -> Cur
 
 
 def held(cursor: Cursor) -> dict[int, BitMap64]:
-    return {page.ledger_id: page.acked for page in cursor._bringing.pages()}
+    return {page.ledger_id: page.acked for page in cursor._loader.pages()}
 
 
 def test_all_of_them_come_back_from_pages(topic: Any, acked: dict[int, BitMap64]) -> None:

@@ -166,7 +166,7 @@ def test_both_formats_say_why_dispatch_is_paused(store_path: Path, generate: Any
 SIZE = "pulsar_cursor_metadata_size_bytes"
 
 
-@pytest.mark.parametrize("paged", [True, False], ids=["pages", "old form"])
+@pytest.mark.parametrize("paged", [True, False], ids=["pages", "snapshot form"])
 def test_the_size_gauge_is_right_also_when_the_state_is_stored_in_the_record(store_path: Path, paged: bool) -> None:
     """No entry of the cursor's ledger holds so many properties."""
     config = CursorConfig(enable_lru_cache_max_unacked_ranges=paged, max_per_cursor_metadata_size_in_bytes=4_000)

@@ -251,7 +251,7 @@ def test_what_no_entry_holds_stays_as_it_is(desk: Callable[..., Desk]) -> None:
     at.cursor.ack(at.p[1:18_000:2]).result()
     at.cursor.close()
     known = seen(at.topic)
-    with pytest.raises(IllegalOperationError, match=r"takes \d+ bytes as a snapshot, but an entry at most \d+"):
+    with pytest.raises(IllegalOperationError, match=r"takes \d+ bytes as a snapshot, but an entry holds at most \d+"):
         migrate_cursor(at.topic, SUBSCRIPTION, SNAPSHOT)
     assert stored_form(at.store) == PAGES
     assert seen(at.topic) == known

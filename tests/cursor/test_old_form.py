@@ -1,4 +1,5 @@
-"""Switching pages off: the old form stores a whole state or rejects the cursor; no acknowledgment is lost silently."""
+"""Switching pages off: the snapshot form stores a whole state or rejects the cursor; no acknowledgment is lost
+silently."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ HOLES = [*range(1, 20, 2)]
 
 
 def with_state(desk: Callable[..., Desk], form: str = "pages") -> Desk:
-    """Ten ranges in two ledgers, and three batches acknowledged in part."""
+    """Ten ranges in two ledgers, and three partially acknowledged batches."""
     at = desk(form, per_ledger=15, entries=40)
     at.ack(HOLES)
     for number in (22, 24, 26):
@@ -35,7 +36,7 @@ def with_state(desk: Callable[..., Desk], form: str = "pages") -> Desk:
     ("setting", "limit", "reason"),
     [
         ("max_unacked_ranges_to_persist", 9, "has 10 ranges of acknowledged entries"),
-        ("max_batch_deleted_index_to_persist", 2, "has 3 batches acknowledged in part"),
+        ("max_batch_deleted_index_to_persist", 2, "has 3 partially acknowledged batches"),
     ],
 )
 @pytest.mark.parametrize("how", ["close", "crash"])
@@ -83,7 +84,7 @@ def test_a_state_that_is_too_large_for_an_entry_goes_into_the_record_or_is_rejec
     inline = 100 if place == "record" else 99
     if place == "entry":
         with pytest.raises(
-            IllegalOperationError, match=r"takes \d+ bytes as a snapshot, but an entry at most \d+, .*99"
+            IllegalOperationError, match=r"takes \d+ bytes as a snapshot, but an entry holds at most \d+, .*99"
         ):
             at.come_back("ranges", max_unacked_ranges_in_metadata_store=inline)
         at.form = "pages"

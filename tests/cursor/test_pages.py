@@ -36,14 +36,14 @@ class Pages(RuleBasedStateMachine):
     def change(self, ledger_id: int, limit: int) -> None:
         found = self.pages.get(ledger_id) or page(ledger_id, 3)
         found.limit = max(found.limit, limit)
-        self.pages.touch(found)
+        self.pages.mark_dirty(found)
         self.dirty.add(ledger_id)
 
     @precondition(lambda self: self.dirty)
     @rule(data=st.data())
     def store(self, data: st.DataObject) -> None:
         ledger_id = data.draw(st.sampled_from(sorted(self.dirty)))
-        self.pages.stored(ledger_id)
+        self.pages.mark_clean(ledger_id)
         self.dirty.discard(ledger_id)
 
     @rule(ledger_id=st.integers(0, 12))
@@ -89,7 +89,7 @@ def test_one_that_was_just_read_stays_beside_dirty_ones() -> None:
     """However many these are: who has read it is about to use it."""
     pages = PageCache(20_000)
     for ledger_id in range(4):
-        pages.touch(page(ledger_id, 10))
+        pages.mark_dirty(page(ledger_id, 10))
     pages.install(page(9, 3_000))
     assert 9 in pages
     assert pages.over_limit

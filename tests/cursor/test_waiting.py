@@ -50,18 +50,18 @@ def test_one_who_changed_nothing_is_told(topic: ManagedLedger, faults: Faults) -
     with Cursor.open(topic, "c", NEVER_BY_ITSELF) as cursor:
         cursor.ack(positions[4]).result()
         pendings: list[bookstand.Pending] = []
-        encode = cursor._flushing._begin
+        encode = cursor._flusher._capture
 
         def begin(*arguments: bool) -> object:
             moment = encode(*arguments)
             # Accepted while the flush is under way, under the lock that acknowledgments take otherwise.
-            pendings.append(cursor._flushing.pending)
+            pendings.append(cursor._flusher.pending)
             return moment
 
-        cursor._flushing._begin = begin  # type: ignore[method-assign, assignment]
+        cursor._flusher._capture = begin  # type: ignore[method-assign, assignment]
         cursor.ack(positions[2])
         cursor.flush()
-        del cursor._flushing._begin
+        del cursor._flusher._capture
 
         async def wait() -> None:
             await asyncio.wait_for(_awaited(pendings[0]), 60)
@@ -206,14 +206,14 @@ def test_a_cursor_whose_store_has_crashed_does_not_go_on_trying(
     with caplog.at_level(logging.WARNING, "bookstand"), pytest.MonkeyPatch.context() as patch:
         flush = Cursor.flush
 
-        def flushed(flushing: Cursor) -> None:
+        def flushed(flusher: Cursor) -> None:
             # Cursors that earlier tests have left behind may have writes pending.
-            if flushing.topic is not topic:
-                flush(flushing)
+            if flusher.topic is not topic:
+                flush(flusher)
                 return
             assert crashed.wait(PATIENCE)
             try:
-                flush(flushing)
+                flush(flusher)
             finally:
                 tried.set()
 
@@ -247,13 +247,13 @@ def test_an_acknowledgment_does_not_postpone_a_write_that_was_hurried(monkeypatc
     monkeypatch.setattr(throttle_module, "_background", Background)
     owner = Owner()
     throttle = FlushScheduler(None, 1_000.0, owner.flush)
-    throttle.hurry()
+    throttle.flush_now()
     hurried = throttle._due
     time.sleep(0.001)
-    throttle.accepted()
+    throttle.on_change()
     assert throttle._due == hurried
     assert added == [hurried]
     # A write that is overdue for long was lost with an interrupted call.
-    monkeypatch.setattr(throttle_module, "_LOST", 0.0)
-    throttle.accepted()
+    monkeypatch.setattr(throttle_module, "_LOST_AFTER", 0.0)
+    throttle.on_change()
     assert added == [hurried, hurried]

@@ -609,7 +609,7 @@ def test_a_new_rhythm_of_writing(desk: Desk) -> None:
     desk.publish("a", "b", "c", "d")
     a, b, _, d = desk.drain()
     written = threading.Event()
-    flush = cursor._throttle._flush
+    flush = cursor._scheduler._flush
     pending = desk.sub.ack(a)
     assert not pending.done()
     # What is accepted already is written at the latest after the new interval.

@@ -38,16 +38,16 @@ def dirty_pages_leave(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_changed_during_a_flush_counts_as_stored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LedgerAcks, "stamp", (0, 0))
+    patch.setattr(LedgerAcks, "version", (0, 0))
 
 
 def a_page_stays_behind_in_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
-    fill = flusher.Flusher._fill
+    fill = flusher.Flusher._write_full_state
 
     def instead(self, writer, clean, *others):  # type: ignore[no-untyped-def]
         return fill(self, writer, clean[1:], *others)
 
-    patch.setattr(flusher.Flusher, "_fill", instead)
+    patch.setattr(flusher.Flusher, "_write_full_state", instead)
 
 
 def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
@@ -55,13 +55,13 @@ def pages_are_read_from_the_old_ledger(patch: pytest.MonkeyPatch) -> None:
     first: dict[int, LedgerHandle] = {}
 
     def instead(
-        bringing: PageLoader, ledger_id: int, ref: PageRef | None, handle: LedgerHandle | None
+        loader: PageLoader, ledger_id: int, ref: PageRef | None, handle: LedgerHandle | None
     ) -> tuple[PageRef, LedgerAcks] | None:
         if ref is None or handle is None:
             return None
-        old = first.setdefault(id(bringing), handle)
+        old = first.setdefault(id(loader), handle)
         try:
-            return ref, recovery.load_page(bringing._name, ledger_id, ref, recovery.read_parts(old, ref))
+            return ref, recovery.load_page(loader._name, ledger_id, ref, recovery.read_parts(old, ref))
         except BookstandError:
             return ref, LedgerAcks(ledger_id)
 

@@ -92,7 +92,7 @@ def test_a_store_whose_closing_was_interrupted_can_be_opened_and_closed(store_pa
 
 def interrupt_a_change(cursor):
     def change():
-        with cursor._lock, cursor._usability.guard:
+        with cursor._lock, cursor._lifecycle.guard:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -44,7 +44,7 @@ def test_only_redeliveries_going_out_is_noticed(monkeypatch: pytest.MonkeyPatch)
 
 def test_holding_back_the_lowest_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        DispatchPause, "admission", lambda pausing, ask, outstanding: Admission(pausing._live.highest_acked)
+        DispatchPause, "admission", lambda pause, query, outstanding: Admission(pause._state.highest_acked)
     )
     assert found("stuck", 19)
 
