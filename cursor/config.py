@@ -112,12 +112,12 @@ class WhileOpen(NamedTuple):
     remedy: str
     """Advice on changing a fixed setting."""
 
-    def check(self, what: str, present: DataclassInstance, requested: DataclassInstance) -> None:
+    def check(self, what: str, current: DataclassInstance, requested: DataclassInstance) -> None:
         """Raise :class:`IllegalOperationError` if a setting that is fixed while ``what`` is open differs."""
         for field in fields(requested):
             if field.name in self.changeable:
                 continue
-            old, new = getattr(present, field.name), getattr(requested, field.name)
+            old, new = getattr(current, field.name), getattr(requested, field.name)
             if old != new:
                 raise IllegalOperationError(
                     f"{what} is open with {field.name}={old!r}, which cannot be changed to {new!r} while it is open; "

@@ -229,8 +229,8 @@ class Cursor(ProcessBound):
             pending = self._flusher.pending if self._flusher.is_dirty else completed()
             return pending, self._state.blocked_on_page is not None, self._state.pages.over_limit
 
-        pending, stopped, over_limit = self._loader.query(apply)
-        if stopped:
+        pending, is_blocked, over_limit = self._loader.query(apply)
+        if is_blocked:
             self._loader.try_advance_mark_delete()
         if over_limit:
             self.flush()
@@ -265,10 +265,10 @@ class Cursor(ProcessBound):
                         page.acked.add(entry_id)
                         return self._flusher.pending
             return self._change(partial(self._state.ack, positions))
-        given = as_positions(positions)
+        requested = as_positions(positions)
         with self._lock:
             self._lifecycle.check_writable()
-            by_ledger, error = self._state.by_ledger(given)
+            by_ledger, error = self._state.by_ledger(requested)
         pending = self._ack_by_ledger(by_ledger)
         if error is not None:
             raise error
@@ -284,15 +284,15 @@ class Cursor(ProcessBound):
     def ack_entries(self, positions: Iterable[Position]) -> Pending:
         """Acknowledge entries of any ledgers: none if one does not exist, otherwise ledger by ledger like
         :meth:`ack`."""
-        given = list(positions)
-        if not given:
+        requested = list(positions)
+        if not requested:
             return completed()
-        first_ledger = given[0][0]
-        if list(map(_LEDGER_OF, given)).count(first_ledger) == len(given):
-            return self.ack_many(first_ledger, map(_ENTRY_OF, given))
+        first_ledger = requested[0][0]
+        if list(map(_LEDGER_OF, requested)).count(first_ledger) == len(requested):
+            return self.ack_many(first_ledger, map(_ENTRY_OF, requested))
         by_ledger: dict[int, list[int]] = {}
-        for ledger_id, together in groupby(given, _LEDGER_OF):
-            by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, together))
+        for ledger_id, group in groupby(requested, _LEDGER_OF):
+            by_ledger.setdefault(ledger_id, []).extend(map(_ENTRY_OF, group))
         with self._lock:
             self._lifecycle.check_writable()
             self._state.check(by_ledger)
@@ -663,8 +663,8 @@ class Cursor(ProcessBound):
         """Replace all cursor properties except those whose name begins with ``#pulsar.internal.``."""
         with self._flusher.flush_lock, self._flusher.guard:
             self._lifecycle.check_writable()
-            kept = {name: value for name, value in self.cursor_properties.items() if name.startswith(INTERNAL_PREFIX)}
-            self._put_properties({**kept, **dict(as_cursor_properties(properties))})
+            internal = {key: text for key, text in self.cursor_properties.items() if key.startswith(INTERNAL_PREFIX)}
+            self._put_properties({**internal, **dict(as_cursor_properties(properties))})
 
     def put_cursor_property(self, name: str, value: str) -> None:
         """Set a cursor property; durable on return."""

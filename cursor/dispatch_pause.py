@@ -96,7 +96,6 @@ class DispatchPause:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Reasons of the current pause; empty without one."""
         if self._limit < 1:
             return ()
         left_out = (LEFT_OUT,) if self._flusher.left_out else ()

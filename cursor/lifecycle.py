@@ -36,7 +36,6 @@ class CursorLifecycle:
 
     @property
     def was_interrupted(self) -> bool:
-        """True if an asynchronous exception interrupted a change of the state."""
         interrupted = self.guard.was_interrupted or self._flusher.guard.was_interrupted
         return interrupted or isinstance(self.closed, InterruptedOperationError)
 

@@ -167,22 +167,21 @@ class CursorReader:
             start, end = run[0], min(run[1], run[0] + window - 1)
             if predicate is None:
                 found = [(start, end)] if end - start < remaining else [(start, start + remaining - 1)]
-                taken = min(end - start + 1, remaining)
+                selected = min(end - start + 1, remaining)
             else:
                 entry_ids = list(islice(predicate(ledger_id, start, end), remaining))
-                found, taken = _runs(entry_ids), len(entry_ids)
-                if taken == remaining:
+                found, selected = _runs(entry_ids), len(entry_ids)
+                if selected == remaining:
                     end = entry_ids[-1]
                 # Examine more entries at a time while the predicate rejects most of them.
                 window = min(2 * window, _MAX_WINDOW)
             runs += found
-            remaining -= taken
+            remaining -= selected
             at = (end if predicate is not None else found[-1][1]) + 1
         return runs, min(at - 1, last) if not remaining else last
 
     @property
     def has_more(self) -> bool:
-        """True if the topic has an entry at or after the read position."""
         return self._topic.extent.following(self.position.previous) is not None
 
 
@@ -192,7 +191,6 @@ def predicate_from_skip(skip: Callable[[Position], bool], ledger_id: int, first:
 
 
 def _runs(entry_ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and last entry of each run of consecutive entries."""
     runs: list[tuple[int, int]] = []
     for entry_id in entry_ids:
         if runs and runs[-1][1] == entry_id - 1:

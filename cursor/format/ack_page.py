@@ -17,7 +17,6 @@ from pyroaring import BitMap64
 
 from bookstand.cursor.errors import CursorDamagedError
 from bookstand.cursor.format import record
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.cursor.format.partial_batches import decode_batches, encode_batches
 from bookstand.errors import EntryTooLargeError
 from bookstand.proto import wire_format
@@ -29,6 +28,22 @@ _BITMAP_TAG, _BATCHES_TAG = wire_format.tag(_BITMAP, wire_format.BYTES), wire_fo
 _ACKED_TAG, _PARTIAL_TAG = wire_format.tag(_ACKED, wire_format.VARINT), wire_format.tag(_PARTIAL, wire_format.VARINT)
 # Maximum size of the tags and lengths of bitmap and batches together.
 _MAX_FRAMING = 2 * (2 + 5)
+
+
+class PageRef(NamedTuple):
+    """Location and summary of a page, which is stored in ``parts`` entries of the cursor ledger from ``entry_id`` on.
+
+    ``generation`` is the number of the flush that wrote it. ``acked`` and ``partial`` are its numbers of acknowledged
+    and partially acknowledged entries. ``size`` is the size of all parts, ``crc`` a checksum over their checksums.
+    """
+
+    entry_id: int
+    parts: int
+    generation: int
+    acked: int
+    partial: int
+    size: int
+    crc: int
 
 
 class Page(NamedTuple):

@@ -70,7 +70,6 @@ def _frame_bytes(cursor: str) -> int:
 
 
 def state_size(prepared: PreparedIndex, properties: dict[str, int]) -> int:
-    """Return the size of the whole state: pages, index and properties."""
     return prepared.page_bytes + prepared.node_bytes + len(record.encode_properties(properties))
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from operator import lt
 from typing import NamedTuple
 
+from bookstand.cursor.format.ack_page import PageRef
 from bookstand.cursor.format.packed_column import ColumnError, pick, read_column, write_column
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.proto.struct_layout import Layout
 
 LEAF_ITEMS = 50

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from bookstand.cursor.errors import CursorDamagedError
+from bookstand.cursor.format.ack_page import PageRef
 from bookstand.cursor.format.index_node import (
     INNER_ITEMS,
     LEAF_ITEMS,
@@ -33,7 +34,6 @@ from bookstand.cursor.format.index_node import (
     level_of,
     sum_leaf,
 )
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.errors import EntryTooLargeError, IllegalOperationError
 from bookstand.proto import wire_format
 from bookstand.proto.struct_layout import Layout

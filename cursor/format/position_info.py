@@ -240,7 +240,6 @@ def _skip(data: bytes, at: int) -> int:
 
 
 def _split(ranges: Ranges, entries: Mapping[int, int], unsplit: set[int]) -> Ranges:
-    """Split ranges across ledgers into ranges within ledgers."""
     crossing = ranges[:, 0] != ranges[:, 2]
     if not crossing.any():
         return ranges

@@ -14,7 +14,6 @@ from bookstand.storage.format.position import Position
 
 
 def is_fully_resident(state: CursorState) -> bool:
-    """Return True if all pages are in memory."""
     return all(ledger_id in state.pages for ledger_id, _ in state.index.items())
 
 
@@ -30,7 +29,6 @@ def state_of(state: CursorState) -> AckSnapshot:
 
 
 def form_of(config: CursorConfig) -> position_info.Form:
-    """Return the encoding of acknowledged entries in snapshots."""
     return "long_arrays" if config.persist_as_long_array else "ranges"
 
 

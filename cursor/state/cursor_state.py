@@ -113,7 +113,6 @@ class CursorState:
     # -- acknowledging -------------------------------------------------------------------------------------------------
 
     def ack(self, position: Position) -> None:
-        """Acknowledge one entry."""
         page = self._page_for(self._extent(), position)
         if page is not None:
             page.ack(position.entry_id)
@@ -240,7 +239,6 @@ class CursorState:
         self.advance_mark_delete()
 
     def mark_delete_before(self, position: Position, properties: Mapping[str, int]) -> None:
-        """Acknowledge everything before the position."""
         self._check_forward(position, position <= self.mark_delete)
         before = self._extent().preceding(position)
         self.mark_delete_to(self.mark_delete if before is None else max(before, self.mark_delete), properties)
@@ -346,7 +344,6 @@ class CursorState:
     # -- queries -------------------------------------------------------------------------------------------------------
 
     def is_acked(self, position: Position) -> bool:
-        """Return True if the whole entry is acknowledged."""
         if position <= self.mark_delete:
             return True
         page = self.page(position.ledger_id)
@@ -463,7 +460,6 @@ class CursorState:
 
     @property
     def backlog(self) -> int:
-        """Number of unacknowledged entries."""
         extent = self._extent()
         last = extent.last
         return 0 if last is None else extent.between(self.mark_delete, last) - self.acked_beyond

@@ -87,7 +87,6 @@ class LedgerAcks:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def ack(self, entry_id: int) -> None:
-        """Acknowledge a whole entry."""
         self.acked.add(entry_id)
         self.changes += 1
         if self.partial:
@@ -123,14 +122,12 @@ class LedgerAcks:
         return self.ack_part(entry_id, not_acked >> first << first if not_acked else 0)
 
     def drop_up_to(self, entry_id: int) -> None:
-        """Drop the acknowledgments up to and including the entry."""
         if self.covers_up_to(entry_id):
             self.changes += 1
             self.acked.remove_range(0, entry_id + 1)
             self._drop_partial([one for one in self.partial if one <= entry_id])
 
     def drop_from(self, entry_id: int) -> None:
-        """Drop the acknowledgments from the entry on."""
         if self.acked and self.acked.max() >= entry_id:
             self.changes += 1
             self.acked.remove_range(entry_id, self.acked.max() + 1)

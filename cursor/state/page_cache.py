@@ -34,7 +34,6 @@ class PageCache:
         self._clean: LRUCache[int, LedgerAcks] = LRUCache(maxsize=1 << 62, getsizeof=lambda page: page.memory)
 
     def change_limit(self, limit: int) -> None:
-        """Replace the limit, and evict clean pages beyond it."""
         self.limit = limit
         self._make_room()
 
@@ -106,12 +105,10 @@ class PageCache:
             self.install(page)
 
     def drop(self, ledger_id: int) -> None:
-        """Remove the page of a ledger, dirty or clean."""
         self._forget_dirty(ledger_id)
         self._clean.pop(ledger_id, None)
 
     def drop_below(self, ledger_id: int) -> None:
-        """Remove the pages of all lower ledgers."""
         for lower in [one for one in (*self.dirty, *self._clean) if one < ledger_id]:
             self.drop(lower)
 

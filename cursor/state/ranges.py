@@ -109,7 +109,6 @@ class RangeSet:
         return total
 
     def to_ranges(self, limit: int | None = None) -> list[AckRange]:
-        """Return the lowest ranges, up to ``limit``, in ascending order."""
         return list(islice(self, limit))
 
     def __iter__(self) -> Iterator[AckRange]:

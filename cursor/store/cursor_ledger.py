@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
+from bookstand.cursor.format.ack_page import PageRef
 from bookstand.cursor.format.chunked_snapshot import CODEC_PROPERTY
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.cursor.state.ledger_acks import LedgerAcks
 from bookstand.cursor.store.property_ledgers import property_ledgers
 from bookstand.cursor.store.recovery import (
@@ -200,7 +200,6 @@ class CursorLedger:
         self._copied = 0
 
     def change_compression(self, codec: str | None, threshold: int) -> None:
-        """Set the compression of the record for its next write."""
         self._codec, self._threshold = codec, threshold
 
     # -- the record --------------------------------------------------------------------------------------------------
@@ -410,7 +409,6 @@ class CursorLedger:
             raise NoSuchLedgerError(f"ledger {self.writer.id} of cursor {self.cursor!r} was deleted")
 
     def is_ledger_deleted(self) -> bool:
-        """Return True if the current ledger was deleted."""
         return self.writer is not None and not self._has_ledger(self.writer.id)
 
     def _has_ledger(self, ledger_id: int) -> bool:

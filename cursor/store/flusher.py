@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.format import snapshot_form
-from bookstand.cursor.format.ack_page import EncodedPage, encode_page
+from bookstand.cursor.format.ack_page import EncodedPage, PageRef, encode_page
 from bookstand.cursor.format.checkpoint import encode_marker, room_for_nodes, state_size
 from bookstand.cursor.format.page_index import PageIndex, PreparedIndex
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.cursor.format.record import encode_properties
 from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.state.cursor_state import CursorState
@@ -126,7 +125,6 @@ class Flusher(ProcessBound):
             self._stored_version = self._state.version
 
     def change_config(self, config: CursorConfig) -> None:
-        """Use these settings from the next flush on. Callers hold the flush lock."""
         self._config = config
 
     # -- Pendings; callers hold the state's lock, except for drive() ---------------------------------------------------
@@ -233,7 +231,6 @@ class Flusher(ProcessBound):
 
     @property
     def _is_writable(self) -> bool:
-        """True if the next flush can append to the current ledger."""
         config = self._config
         return not self._log.is_ledger_deleted() and self._log.is_writable(
             config.max_entries_per_cursor_ledger, config.max_cursor_ledger_age * 1000
@@ -469,10 +466,10 @@ class Flusher(ProcessBound):
         state = self._state
         if captured.resets != state.resets:
             index = PageIndex()
-        here = state.mark_delete.ledger_id
-        index.remove_below(here)
-        if here not in state.pages and here not in state.index:
-            index.remove(here)
+        first_ledger = state.mark_delete.ledger_id
+        index.remove_below(first_ledger)
+        if first_ledger not in state.pages and first_ledger not in state.index:
+            index.remove(first_ledger)
         state.index = index
 
     # -- snapshot form -------------------------------------------------------------------------------------------------

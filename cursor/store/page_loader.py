@@ -7,7 +7,7 @@ from functools import partial
 from threading import Lock
 from typing import TypeVar
 
-from bookstand.cursor.format.page_ref import PageRef
+from bookstand.cursor.format.ack_page import PageRef
 from bookstand.cursor.lifecycle import CursorLifecycle
 from bookstand.cursor.state.cursor_state import CursorState, PageMiss
 from bookstand.cursor.state.ledger_acks import LedgerAcks

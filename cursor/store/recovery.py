@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bookstand.cursor.format import chunked_snapshot, position_info, record
-from bookstand.cursor.format.ack_page import check_page, decode_page, ref_of
+from bookstand.cursor.format.ack_page import PageRef, check_page, decode_page, ref_of
 from bookstand.cursor.format.checkpoint import Marker, decode_marker, node_loader
 from bookstand.cursor.format.page_index import PageIndex
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.cursor.state.ledger_acks import LedgerAcks
 from bookstand.cursor.state.page_cache import PageCache
@@ -344,7 +343,6 @@ def _describe(what: str, error: Exception) -> str:
 
 
 def drop_consumed(page: LedgerAcks, mark_delete: Position) -> None:
-    """Drop the acknowledgments of an older page up to the mark-delete position."""
     if page.ledger_id < mark_delete.ledger_id:
         page.drop_up_to(MAX_ENTRY_ID)
     elif page.ledger_id == mark_delete.ledger_id:
@@ -354,7 +352,6 @@ def drop_consumed(page: LedgerAcks, mark_delete: Position) -> None:
 def damage_report(
     cursor_ledger: int, user_ledger: int, ref: PageRef, reason: str, found: LocatedPage | None
 ) -> DamagedPage:
-    """Report a damaged page and what its replacement lacks."""
     acked, partial = (0, 0) if found is None else (len(found.page.acked), len(found.page.partial))
     place = Position(cursor_ledger, ref.entry_id)
     # Entries that are partially acknowledged in the older page may be complete in the damaged one.
@@ -422,13 +419,13 @@ def _check_pages(
     unreadable: dict[int, tuple[PageRef, str]] = {}
     room = resident.limit
     for end in range(len(pages), 0, -_PAGES_PER_READ):
-        some = pages[max(0, end - _PAGES_PER_READ) : end]
+        group = pages[max(0, end - _PAGES_PER_READ) : end]
         try:
-            stored = _read_many(entries.handle, [ref for _, ref in some])
+            stored = _read_many(entries.handle, [ref for _, ref in group])
         except PAGE_LOST_ERRORS:
             # Read each page on its own to find the damaged one.
             stored = None
-        for ledger_id, ref in reversed(some):
+        for ledger_id, ref in reversed(group):
             try:
                 if stored is None:
                     parts = read_parts(entries.handle, ref)

@@ -11,9 +11,9 @@ import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import record
+from bookstand.cursor.format.ack_page import PageRef
 from bookstand.cursor.format.checkpoint import Marker, decode_marker, node_loader
 from bookstand.cursor.format.page_index import PageIndex
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.managed_ledger.records import CursorInfo, decode_cursor_info, encode_cursor_info
 from bookstand.managed_ledger.topic_name import cursor_node_of
 from bookstand.storage.format.position import EARLIEST, Position

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from bookstand import errors
 from bookstand.cursor.errors import CursorDamagedError
 from bookstand.cursor.format import page_index as module
+from bookstand.cursor.format.ack_page import PageRef
 from bookstand.cursor.format.index_node import (
     INNER_ITEMS,
     LEAF_ITEMS,
@@ -25,7 +26,6 @@ from bookstand.cursor.format.index_node import (
     find_in_leaf,
 )
 from bookstand.cursor.format.page_index import PageIndex, PreparedIndex
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.proto import wire_format
 from tests.cursor.damage import damaged
 

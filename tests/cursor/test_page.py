@@ -13,8 +13,7 @@ from pyroaring import BitMap64
 from bookstand import errors
 from bookstand.cursor.errors import CursorDamagedError
 from bookstand.cursor.format import record
-from bookstand.cursor.format.ack_page import EncodedPage, check_page, decode_page, encode_page
-from bookstand.cursor.format.page_ref import PageRef
+from bookstand.cursor.format.ack_page import EncodedPage, PageRef, check_page, decode_page, encode_page
 from bookstand.proto import cursor_record_pb2, ml_data_formats_pb2
 from bookstand.storage.format.position import Position
 from tests.cursor.damage import damaged, sealed_again

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bookstand.cursor.format.page_ref import PageRef
+from bookstand.cursor.format.ack_page import PageRef
 from bookstand.cursor.state.ledger_acks import LedgerAcks
 from bookstand.cursor.state.page_cache import PageCache
 from bookstand.cursor.store import flusher, recovery

@@ -18,8 +18,8 @@ import bookstand
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.cursor.format import ack_page, checkpoint, chunked_snapshot, index_node, position_info, record
+from bookstand.cursor.format.ack_page import PageRef
 from bookstand.cursor.format.page_index import PageIndex
-from bookstand.cursor.format.page_ref import PageRef
 from bookstand.cursor.state.ack_snapshot import AckSnapshot
 from bookstand.errors import BookstandError
 from bookstand.managed_ledger import records
