@@ -1,1 +1,1 @@
-"""Every figure that is claimed for bookstand, measured beside its baseline: `python -m benchmarks [ROW...]`."""
+"""Benchmarks for every published figure, compared with baselines: `python -m benchmarks [ROW...]`."""

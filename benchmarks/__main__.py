@@ -1,4 +1,4 @@
-"""The command line: `python -m benchmarks [ROW...] [--json] [--quick] [--record]`."""
+"""Command line of the benchmarks: `python -m benchmarks [ROW...] [--json] [--quick] [--record]`."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from benchmarks.rows import Row
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Measure bookstand beside its baselines. Exit code 1 if a row could not be measured.",
+        description="Measure bookstand and its baselines. The exit code is 1 if a row could not be measured.",
     )
-    parser.add_argument("rows", metavar="ROW", nargs="*", help="rows to measure, such as P1 or P4o (all without any)")
+    parser.add_argument("rows", metavar="ROW", nargs="*", help="rows to measure, such as P1 or P4o (default: all)")
     parser.add_argument("--json", action="store_true", help='print {"rows": [...]} and nothing else')
     parser.add_argument("--quick", action="store_true", help="fewer rounds of the same sizes")
-    parser.add_argument("--record", action="store_true", help="keep the figures in docs/benchmarks.json as well")
-    parser.add_argument("--list", action="store_true", help="name the rows and measure nothing")
-    parser.add_argument("--disk", metavar="DIR", help="where figures of the disk are taken (build/bench)")
+    parser.add_argument("--record", action="store_true", help="record the figures in docs/benchmarks.json")
+    parser.add_argument("--list", action="store_true", help="list the rows without measuring")
+    parser.add_argument("--disk", metavar="DIR", help="directory for measurements on disk (build/bench)")
     options = parser.parse_args(arguments)
     try:
         selected = rows.select(options.rows)
     except KeyError as unknown:
-        parser.error(f"no row {unknown}; there are {', '.join(rows.BY_NAME)}")
+        parser.error(f"unknown row {unknown}; the rows are {', '.join(rows.BY_NAME)}")
     if options.list:
         for row in selected:
             goal = str(row.goal) if row.goal else "-"
@@ -55,14 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(selected: Iterable[Row], bench: places.Bench) -> Iterator[Figure]:
-    say = sys.stderr.write
+    write = sys.stderr.write
     memory = bench.tmpfs.folder if bench.tmpfs else "no tmpfs"
     disk = f"{bench.disk.folder} ({bench.disk.kind})"
-    say(f"Python {platform.python_version()}, {platform.platform()}; {memory}; {disk}\n")
+    write(f"Python {platform.python_version()}, {platform.platform()}; {memory}; {disk}\n")
     by_module = sorted(selected, key=lambda row: row.module)
     for name, group in groupby(by_module, key=lambda row: row.module):
         members = list(group)
-        say(f"{' '.join(row.row for row in members)} ... ")
+        write(f"{' '.join(row.row for row in members)} ... ")
         sys.stderr.flush()
         start = time.monotonic()
         measured: set[str] = set()
@@ -75,7 +75,7 @@ def _measure(selected: Iterable[Row], bench: places.Bench) -> Iterator[Figure]:
             for row in members:
                 if row.row not in measured:
                     yield failure(row, f"failed: {type(error).__name__}: {error}")
-        say(f"{time.monotonic() - start:.0f} s\n")
+        write(f"{time.monotonic() - start:.0f} s\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""P1: long runs of appends, 2 000 a commit, beside the stores that one would use instead."""
+"""P1: long runs of appends, 2 000 per commit, compared with alternative stores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CANDIDATES: dict[str, Callable[[Path], Store]] = {
     "leveldb": LevelDb,
 }
 
-# row without its place -> (ours, baseline)
+# row without its location suffix -> (ours, baseline)
 _PAIRS = {
     "P1": ("many", "raw"),
     "P1s": ("many", "sqlite"),

@@ -1,8 +1,8 @@
-"""P25: durable adds of the original's client, 128 bytes each, 2 000 under way: CPU time of the server's process alone.
+"""P25: CPU time of the server process for durable adds by BookKeeper's client, 128 bytes each, 2 000 outstanding.
 
-The client is the same process for both, warm, and not throttled. The bookie has the original's own settings, its
-journal is synced, and its ZooKeeper is a process of its own, which does not count. What a bookie does later, when it
-flushes what its journal has, counts only as far as it falls into its own rounds.
+The client is the same warm, unthrottled process for both servers. The bookie has default settings with a synced
+journal. Its ZooKeeper is a separate process, which does not count. Later flushes of the bookie count only if they
+happen during its own rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.rows import Row
 WINDOW = 2_000
 PAYLOAD_BYTES = 128
 VERSIONS = {"P25": 2, "P25v3": 3}
-# Until the compilers of both JVMs have little left to do.
+# Enough for the JIT compilers of both JVMs.
 _WARM_UP_ADDS = 1_000_000
 
 
@@ -48,5 +48,5 @@ def _measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
             version = VERSIONS[row.row]
             candidates = {"ours": lambda v=version: add(served, v), "original": lambda v=version: add(original, v)}
             measured = interleave(candidates, bench.rounds(5, 9), warm_up=_WARM_UP_ADDS // count)
-            note = f"on {bench.disk.kind}, the server's process alone, its ZooKeeper's aside"
+            note = f"on {bench.disk.kind}, server process only, without its ZooKeeper"
             yield ratio(row, measured["ours"], measured["original"], note)

@@ -1,9 +1,9 @@
 """P25s: wall time from starting a server's first process to the first durable add.
 
-The client is this process for all of them, and waits already: once ZooKeeper answers and lists the bookie, it sends
-that an add. `P25s` begins with nothing: the original's programs are started one after the other, as each needs the one
-before. `P25s-again` begins with what that has left, and has the original's programs in one process: the least that they
-take.
+The client is this process, which is already running. It sends an add when ZooKeeper lists the bookie. `P25s` starts
+without existing data, and starts the original programs one after the other, because each needs the previous one.
+`P25s-again` starts with the data of `P25s`, and runs the original programs in one process, which is their fastest
+start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bookstand.server.framing import joined
 from bookstand.storage.format import entry_codec
 from bookstand.storage.format.digest import digest_for, master_key
 
-_LOOK_INTERVAL = 0.002
+_POLL_INTERVAL = 0.002
 _LEDGER = 1
 
 Start = Callable[[Path], AbstractContextManager[bookies.Server]]
@@ -43,7 +43,7 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
             again = row.row == "P25s-again"
             candidates = {name: partial(_start, name, folder / name, again) for name in _FROM_NOTHING}
             measured = interleave(candidates, bench.rounds(5, 11))
-        yield ratio(row, measured["ours"], measured["original"], f"on {bench.disk.kind}, CPU until they have ended")
+        yield ratio(row, measured["ours"], measured["original"], f"on {bench.disk.kind}, CPU time until exit")
 
 
 def _start(name: str, place: Path, again: bool) -> Sample:
@@ -61,14 +61,14 @@ def _first_add(start: Start, place: Path, entry_id: int) -> Sample:
         until = time.monotonic() + bookies.PATIENCE
         while not _add(server.bookie, entry_id):
             if time.monotonic() > until:
-                raise RuntimeError(f"the bookie at port {server.bookie} takes no add")
-            time.sleep(_LOOK_INTERVAL)
+                raise RuntimeError(f"the bookie on port {server.bookie} accepts no add")
+            time.sleep(_POLL_INTERVAL)
         wall = time.perf_counter() - begun
     return Sample(_cpu_of_children() - cpu, wall)
 
 
 def _cpu_of_children() -> float:
-    """Of those that have ended."""
+    """Return the CPU seconds of exited children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -80,15 +80,15 @@ def _wait_until_listed(server: bookies.Server) -> None:
         until = time.monotonic() + bookies.PATIENCE
         while client.exists(f"/ledgers/available/127.0.0.1:{server.bookie}") is None:
             if time.monotonic() > until:
-                raise RuntimeError(f"the bookie at port {server.bookie} is not listed")
-            time.sleep(_LOOK_INTERVAL)
+                raise RuntimeError(f"the bookie on port {server.bookie} is not listed")
+            time.sleep(_POLL_INTERVAL)
     finally:
         client.stop()
         client.close()
 
 
 def _add(port: int, entry_id: int) -> bool:
-    """Whether it was confirmed; a bookie of the original's listens before it is ready, and cuts whoever asks."""
+    """Return True if the add was confirmed. BookKeeper's bookie listens before it is ready, and closes connections."""
     stored = entry_codec.encode(digest_for("crc32c", b""), _LEDGER, entry_id, -1, 1, b"x")
     request = joined([v2.HEADER.pack(v2.NEWEST, v2.ADD, 0), master_key(b""), stored])
     try:

@@ -1,7 +1,7 @@
-"""What a served store is held against: a bookie of the original's, its ZooKeeper, and the original's client.
+"""Baseline of a served store: a BookKeeper bookie with its ZooKeeper, and BookKeeper's client.
 
-All are the originals' own programs with their own settings, but for where they are, that the disk may be almost full,
-and that nobody beside the bookie looks after lost copies. Where there is no JDK or no Maven, all of it is missing.
+The original programs run with default settings, except for directories and ports, a higher disk usage threshold, and a
+disabled auto-recovery daemon. Without a JDK or Maven they are missing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from benchmarks.maven import JAVA, classpath
 from benchmarks.measure import ROOT, Missing, as_installed
 
 PATIENCE = 60.0
-_LOOK_INTERVAL = 0.002
+_POLL_INTERVAL = 0.002
 _TICKS = os.sysconf("SC_CLK_TCK")
-# As the original's programs come compiled, so do ours: by the first start, which does not count.
+# Compile our modules in the first start, which does not count, because the original programs are compiled, too.
 _BYTECODE = ROOT / "build" / "bytecode"
 
 _OURS = "bookstand.benchmarks.bookies"
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _BOOKIE = "org.apache.bookkeeper.server.Main"
 _SHELL = "org.apache.bookkeeper.bookie.BookieShell"
-# As the original's scripts start it, but for a smaller heap and fewer words.
+# The flags of the original scripts, with a smaller heap and less logging.
 _FLAGS = (
     "-Xmx512m",
     "-XX:+UseG1GC",
@@ -54,7 +54,7 @@ autoRecoveryDaemonEnabled=false
 
 
 class Server(NamedTuple):
-    """Ports that are listened at, and the process of the bookie."""
+    """Ports of a server, and the process id of its bookie."""
 
     zookeeper: int
     bookie: int
@@ -65,31 +65,31 @@ class Server(NamedTuple):
         return f"zk+hierarchical://127.0.0.1:{self.zookeeper}/ledgers"
 
     def cpu(self) -> float:
-        """Seconds, user and system, that the bookie's process has taken so far with all of its threads."""
+        """Return the CPU seconds, user and system, of the bookie's process so far."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
         except OSError as error:
-            raise Missing("the CPU time of a process is read from /proc, which is not here") from error
-        # Behind the name in brackets, which may hold anything.
+            raise Missing("the CPU time of a process needs /proc, which does not exist") from error
+        # The fields follow the process name in parentheses, which may contain any character.
         fields = stat.rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 class Client:
-    """The original's client: a line asks for a round of adds, a line answers. Its JVM is warm for all but the first."""
+    """BookKeeper's client as a worker process: each line requests a round of adds. Its JVM stays warm."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def add(self, uri: str, version: int, count: int, size: int, window: int) -> float:
-        """How long it took until so many adds were confirmed, in seconds."""
+        """Perform ``count`` adds; returns the seconds until all are confirmed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"uri={uri} version={version} count={count} bytes={size} window={window}\n")
         self._process.stdin.flush()
         answer = dict(word.partition("=")[::2] for word in self._process.stdout.readline().split())
         if answer.get("adds") != str(count):
-            raise RuntimeError(f"the original's client has added {answer.get('adds', 'nothing')} of {count}")
+            raise RuntimeError(f"BookKeeper's client has added {answer.get('adds', 'none')} of {count} entries")
         return int(answer["wall"]) / 1e9
 
 
@@ -101,21 +101,21 @@ def client() -> Iterator[Client]:
 
 @contextmanager
 def ours(store: Path) -> Iterator[Server]:
-    """``bookstand serve`` with one bookie, in a process of its own."""
+    """Run ``bookstand serve`` with one bookie."""
     command = [sys.executable, "-m", "bookstand.tools.main", "serve", str(store)]
     command += ["--bookies", "1", "--zookeeper", "0", "--json"]
     with _process(command, stdout=subprocess.PIPE, env=as_installed(_BYTECODE)) as process:
         assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        addresses = (said["zookeeper"], said["bookies"][0]["address"])
+        output = json.loads(process.stdout.readline())
+        addresses = (output["zookeeper"], output["bookies"][0]["address"])
         zookeeper, bookie = (int(address.rpartition(":")[2]) for address in addresses)
         yield Server(zookeeper, bookie, process.pid)
 
 
 @contextmanager
 def original(folder: Path) -> Iterator[Server]:
-    """ZooKeeper, the shell's ``initnewcluster`` and a bookie, one after the other, on a folder that is new. ZooKeeper
-    has a process of its own."""
+    """Run ZooKeeper, the shell's ``initnewcluster`` and a bookie, one after the other, in a new folder. ZooKeeper is a
+    separate process."""
     zookeeper, bookie, settings = _settings(folder)
     with _process(_java(_ZOOKEEPER, str(zookeeper), str(folder / "zookeeper")), stderr=subprocess.PIPE) as first:
         _wait_until_listening(first, zookeeper)
@@ -127,7 +127,7 @@ def original(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def original_together(folder: Path) -> Iterator[Server]:
-    """A bookie and ZooKeeper in one process, on a folder that :func:`original` has left."""
+    """Run a bookie and ZooKeeper in one process, in a folder that :func:`original` has used."""
     zookeeper, bookie, settings = _settings(folder)
     together = _java(f"{_OURS}.Together", str(zookeeper), str(folder / "zookeeper"), str(settings))
     with _process(together, stderr=subprocess.PIPE) as process:
@@ -137,7 +137,7 @@ def original_together(folder: Path) -> Iterator[Server]:
 
 
 def _settings(folder: Path) -> tuple[int, int, Path]:
-    """Ports of ZooKeeper and of the bookie, the same ones for all that a folder is for, and the bookie's settings."""
+    """Return the ports of ZooKeeper and of the bookie, which are fixed for a folder, and the bookie's settings file."""
     settings = folder / "bookie.conf"
     if settings.exists():
         lines = dict(line.split("=", 1) for line in settings.read_text().strip().splitlines())
@@ -158,7 +158,7 @@ def _java(program: str, *arguments: str) -> list[str]:
 
 @contextmanager
 def _process(command: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """It is asked to end."""
+    """Run a process, and terminate it at the end."""
     process = subprocess.Popen(command, cwd=ROOT, text=True, **options)
     try:
         yield process
@@ -178,8 +178,8 @@ def _wait_until_listening(process: subprocess.Popen[str], port: int) -> None:
         except ConnectionError:
             if process.poll() is not None or time.monotonic() > until:
                 process.kill()
-                said = process.communicate()[1]
-                raise RuntimeError(f"nobody listens at port {port}: {said[-300:].strip()}") from None
-            time.sleep(_LOOK_INTERVAL)
+                output = process.communicate()[1]
+                raise RuntimeError(f"no process listens on port {port}: {output[-300:].strip()}") from None
+            time.sleep(_POLL_INTERVAL)
         else:
             return

@@ -1,4 +1,4 @@
-"""Chromium without a screen, where there is one: Debian's, with its driver."""
+"""Headless Chromium with its driver, if installed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from selenium.webdriver.chrome.service import Service
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
-MISSING = (
-    None if CHROMIUM and DRIVER else "there is no chromium with its driver (apt-get install chromium chromium-driver)"
-)
+MISSING = None if CHROMIUM and DRIVER else "chromium is not installed (apt-get install chromium chromium-driver)"
 _OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 
 
@@ -32,20 +30,20 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(f"return ({script})", *arguments)
 
-    def look(self, width: int, height: int = 900, scheme: str = "light") -> None:
-        """As on a screen of this width, of somebody who prefers this scheme."""
+    def set_viewport(self, width: int, height: int = 900, scheme: str = "light") -> None:
+        """Emulate a screen of this size with a preferred color scheme."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def picture(self) -> bytes:
-        """What is to be seen, as PNG."""
+        """Capture a screenshot as PNG."""
         return b64decode(self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"])
 
     @property
     def seconds_to_load(self) -> float:
-        """From the start to the end of loading, the script's work included."""
+        """Load time of the page, including its scripts."""
         return float(self.run("performance.getEntriesByType('navigation')[0].loadEventEnd")) / 1000
 
 

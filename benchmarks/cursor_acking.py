@@ -1,7 +1,7 @@
-"""P18: acknowledging in random order over a hundred ledgers, one by one and in batches, in time and in memory.
+"""P18: time and memory of acknowledging in random order over a hundred ledgers, one by one and in batches.
 
-Half of the entries of each ledger are acknowledged, drawn at random. The cursor works as it does unless told otherwise,
-flushes in the background included, on a new topic every time; the baselines keep everything in memory alone.
+A random half of the entries of each ledger is acknowledged. The cursor has default settings, including background
+flushes, and uses a new topic in each round. The baselines store everything only in memory.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from benchmarks.baselines.acks import Sets
 from benchmarks.cursor_topics import plant
 from bookstand.cursor.cursor import Cursor
 from bookstand.storage.format.position import Position
-path, kept, (ledgers, entries, each, seed) = sys.argv[1], sys.argv[2], map(int, sys.argv[3:])
+path, candidate, (ledgers, entries, each, seed) = sys.argv[1], sys.argv[2], map(int, sys.argv[3:])
 with bookstand.open(path) as store:
     topic = plant(store, "topic", ledgers, entries)
     cursor = Cursor.open(topic, "cursor")
     ids = topic.extent.ledger_ids[:ledgers]
     sets = Sets(ids)
-    ack = cursor.ack if kept == "cursor" else sets.ack
+    ack = cursor.ack if candidate == "cursor" else sets.ack
     chance = random.Random(seed)
     orders = [(ledger_id, array("I", chance.sample(range(1, entries), each))) for ledger_id in ids]
     ready()
     for place in range(each):
         for ledger_id, order in orders:
             ack(Position(ledger_id, order[place]))
-    done(str(topic.extent.total - cursor.backlog if kept == "cursor" else len(sets)))
+    done(str(topic.extent.total - cursor.backlog if candidate == "cursor" else len(sets)))
 """
 
 
@@ -81,18 +81,18 @@ def _speed(row: Row, place: Place, rounds: int) -> Figure:
             _check(topic.extent.total - cursor.backlog)
         return sample
 
-    def beside() -> Sample:
-        kept = baseline(_IDS)
-        sample = timed(lambda: ours.run(kept, work), COUNT)
-        _check(len(kept))
+    def in_baseline() -> Sample:
+        candidate = baseline(_IDS)
+        sample = timed(lambda: ours.run(candidate, work), COUNT)
+        _check(len(candidate))
         return sample
 
-    measured = interleave({"ours": in_cursor, "baseline": beside}, rounds)
+    measured = interleave({"ours": in_cursor, "baseline": in_baseline}, rounds)
     return ratio(row, measured["ours"], measured["baseline"], f"{COUNT:,} acks, on {place.kind}")
 
 
 class _Each:
-    """One position after the other."""
+    """Single positions."""
 
     @staticmethod
     def work(chance: random.Random) -> list[Any]:
@@ -103,14 +103,14 @@ class _Each:
         return positions
 
     @staticmethod
-    def run(kept: Any, work: list[Any]) -> None:
-        ack = kept.ack
+    def run(candidate: Any, work: list[Any]) -> None:
+        ack = candidate.ack
         for position in work:
             ack(position)
 
 
 class _Batches:
-    """A thousand entries of one ledger after the other."""
+    """Batches of a thousand entries of one ledger."""
 
     @staticmethod
     def work(chance: random.Random) -> list[Any]:
@@ -122,13 +122,13 @@ class _Batches:
         return batches
 
     @staticmethod
-    def run(kept: Any, work: list[Any]) -> None:
+    def run(candidate: Any, work: list[Any]) -> None:
         for ledger_id, entry_ids in work:
-            kept.ack_many(ledger_id, entry_ids)
+            candidate.ack_many(ledger_id, entry_ids)
 
 
 class _MixedBatches:
-    """A thousand positions of all ledgers after the other."""
+    """Batches of a thousand positions across ledgers."""
 
     @staticmethod
     def work(chance: random.Random) -> list[Any]:
@@ -147,7 +147,7 @@ _CANDIDATES: dict[str, tuple[_Work, Callable[[Sequence[int]], Any]]] = {
 
 
 def _drawn(chance: random.Random) -> list[int]:
-    """Half of a ledger's entries in random order, without the first one, which holds the mark-delete position."""
+    """Draw half of a ledger's entries in random order, without the first, so that mark-delete does not move."""
     return chance.sample(range(1, ENTRIES), EACH)
 
 
@@ -157,15 +157,15 @@ def _check(acked: int) -> None:
 
 
 def _memory(row: Row, place: Place, rounds: int) -> Figure:
-    """What a process grows by at its peak while it acknowledges."""
+    """Measure the peak memory growth of a process that acknowledges."""
     grown: dict[str, list[float]] = {"cursor": [], "sets": []}
     for _ in range(rounds):
-        for kept, series in grown.items():
+        for candidate, series in grown.items():
             with place.directory() as directory:
                 numbers = map(str, (LEDGERS, ENTRIES, EACH, _SEED))
-                memory = child_memory(_ACK_EACH, str(directory / "store"), kept, *numbers)
-            _check(int(memory.said))
+                memory = child_memory(_ACK_EACH, str(directory / "store"), candidate, *numbers)
+            _check(int(memory.output))
             series.append(memory.peak - memory.start)
     ours, sets = statistics.median(grown["cursor"]), statistics.median(grown["sets"])
-    rounds_kept = {"ours": {"peak": grown["cursor"]}, "baseline": {"peak": grown["sets"]}}
-    return Figure(row, value=ours / sets, ours=ours, baseline=sets, note=f"{COUNT:,} acks", rounds=rounds_kept)
+    samples = {"ours": {"peak": grown["cursor"]}, "baseline": {"peak": grown["sets"]}}
+    return Figure(row, value=ours / sets, ours=ours, baseline=sets, note=f"{COUNT:,} acks", rounds=samples)

@@ -1,8 +1,8 @@
 """P27 and P28: cursors whose state is larger than their cache.
 
-P27 calls nth, skip and backlog of a cursor of 20 MB of state, with the default cache and with one that holds all of it.
-P28 acknowledges an entry in each of many ledgers, none of whose pages is in memory, by one call; the flushes during the
-call and after it are part of the clock.
+P27 calls nth, skip and backlog of a cursor with 20 MB of state, with the default cache and with a cache that holds all
+pages. P28 acknowledges an entry in each of many ledgers, whose pages are not in memory, in one call; the time includes
+the flushes during and after the call.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from benchmarks.rows import Row
 from bookstand.cursor.config import CursorConfig
 
 LEDGERS = 10_000
-# Entries that are acknowledged singly, of three each, which take 2 bytes each.
+# Single acknowledged entries, one of three, which take 2 bytes each.
 HOLES = 1_000
 COLD_SIZES = (1_000, 10_000)
-# Pages of 6 KB, of which the cache holds some four hundred.
+# Pages of 6 KB, of which the cache holds about four hundred.
 COLD_HOLES = 3_000
 _ALL_IN_MEMORY = replace(MEASURED, max_individual_ack_cache_bytes=64 << 20)
 _CALLS = 40
@@ -38,7 +38,7 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
     for row in rows:
         with place.directory() as directory:
             if row.row == "P27":
-                yield _questions(row, directory, LEDGERS, bench.rounds(5, 9))
+                yield _query_figure(row, directory, LEDGERS, bench.rounds(5, 9))
             else:
                 yield _cold(row, directory, COLD_SIZES, bench.rounds(3, 5))
 
@@ -46,7 +46,7 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 # -- P27 ---------------------------------------------------------------------------------------------------------------
 
 
-def _questions(row: Row, directory: Path, ledgers: int, rounds: int, config: CursorConfig = MEASURED) -> Figure:
+def _query_figure(row: Row, directory: Path, ledgers: int, rounds: int, config: CursorConfig = MEASURED) -> Figure:
     from bookstand.cursor.cursor import Cursor
 
     with ExitStack() as stack:
@@ -60,7 +60,7 @@ def _questions(row: Row, directory: Path, ledgers: int, rounds: int, config: Cur
             cursors["warm"].lru_switch(ledger_id)
         state = cursors["cold"].cursor_metadata_size_in_bytes
         candidates = {
-            f"{what} {name}": _Questions(cursor, what, ledgers).round
+            f"{what} {name}": _Queries(cursor, what, ledgers).round
             for what in _WORK
             for name, cursor in cursors.items()
         }
@@ -83,30 +83,29 @@ def _questions(row: Row, directory: Path, ledgers: int, rounds: int, config: Cur
     return figure
 
 
-class _Questions:
-    """Questions of one round, relative to the cursor's position in the topic."""
+class _Queries:
+    """Queries of one round, relative to the cursor's position in the topic."""
 
     def __init__(self, cursor: Any, what: str, ledgers: int) -> None:
         self._cursor = cursor
-        self._ask = _WORK[what]
-        # The skipped entries are a small part of the backlog.
-        self._most = ledgers // 2
+        self._query = _WORK[what]
+        # Skip only a small part of the backlog.
+        self._limit = ledgers // 2
         self._chance = random.Random(what)
 
     def round(self) -> Sample:
         arguments = [self._chance.random() for _ in range(_CALLS)]
-        return timed(lambda: [self._ask(self._cursor, argument, self._most) for argument in arguments], _CALLS)
+        return timed(lambda: [self._query(self._cursor, argument, self._limit) for argument in arguments], _CALLS)
 
 
 _WORK: dict[str, Callable[[Any, float, int], object]] = {
     "nth": lambda cursor, chance, _: cursor.nth(1 + int(chance * cursor.backlog)),
-    "skip": lambda cursor, chance, most: cursor.skip(1 + int(chance * most)),
+    "skip": lambda cursor, chance, limit: cursor.skip(1 + int(chance * limit)),
     "backlog": lambda cursor, *_: cursor.backlog,
 }
 
 
 def _check(cold: Any, warm: Any) -> None:
-    """Raise if the cursors differ."""
     if (cold.mark_delete_position, cold.backlog) != (warm.mark_delete_position, warm.backlog):
         raise RuntimeError(f"the cursors are at {cold.mark_delete_position} and {warm.mark_delete_position}")
 
@@ -130,12 +129,12 @@ def _cold(row: Row, directory: Path, sizes: Sequence[int], rounds: int, config: 
         measured = interleave(candidates, rounds)
     series = {name: one for name, one in measured.items() if isinstance(one, Series)}
     costs = {size: series[str(size)].cpu * 1e6 for size in sizes}
-    least, most = min(sizes), max(sizes)
+    small, large = min(sizes), max(sizes)
     figure = Figure(
         row,
-        value=costs[most] / costs[least],
-        ours=costs[most],
-        baseline=costs[least],
+        value=costs[large] / costs[small],
+        ours=costs[large],
+        baseline=costs[small],
         note=", ".join(f"{size:,} ledgers: {cost:,.0f} us each" for size, cost in costs.items()),
     )
     figure.rounds = {
@@ -145,8 +144,8 @@ def _cold(row: Row, directory: Path, sizes: Sequence[int], rounds: int, config: 
 
 
 class _ColdLedgers:
-    """Acknowledges the next entry of each ledger, in the order of the ledgers, so that none is in memory when its turn
-    comes."""
+    """Acknowledges one more entry of each ledger, in ascending order, so that each page has been evicted when it is
+    needed."""
 
     def __init__(self, cursor: Any, ledgers: int) -> None:
         self._cursor = cursor

@@ -1,4 +1,4 @@
-"""P10: opening a cursor with ten million acknowledgments, beside decoding them from Pulsar's own form in memory."""
+"""P10: opening a cursor with ten million acknowledgments, compared with decoding them from Pulsar's form in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.rows import Row
 
 LEDGERS = 1_000
 ENTRIES = 20_000
-# The first entry stays open, and with it the mark-delete position where it is.
+# Without the first entry, so that the mark-delete position does not move.
 ACKED = range(1, ENTRIES, 2)
 _TOPIC, _CURSOR, _EMPTY = "topic", "cursor", "empty"
 _ROOM = 256 << 20
@@ -59,7 +59,7 @@ def _times(rows: Sequence[Row], path: Path, place: Place, rounds: int) -> Iterat
             candidates[row.row] = _decoder(forms[row.row])
         measured = interleave(candidates, rounds)
     for row in rows:
-        yield ratio(row, measured["ours"], measured[row.row], f"on {place.kind}, topic open already")
+        yield ratio(row, measured["ours"], measured[row.row], f"on {place.kind}, topic already open")
 
 
 def _open(topic: Any) -> Sample:
@@ -73,7 +73,7 @@ def _open(topic: Any) -> Sample:
 
 
 def _decoder(form: Any) -> Callable[[], Sample]:
-    """Our fastest decoder of the same acknowledgments, with the bytes in memory: no store, no topic, no checksums."""
+    """Return a candidate that decodes the same acknowledgments from memory, without store, topic and checksums."""
     from benchmarks.cursor_legacy import snapshot
     from bookstand.cursor.format import position_info
 
@@ -94,11 +94,11 @@ def _check(acked: int) -> None:
 
 
 def _memory(row: Row, path: Path, rounds: int) -> Figure:
-    """What a process grows by that has an empty cursor of the same topic open already, at its peak, over the limit."""
+    """Measure the peak growth of a process that already has an empty cursor of the topic open, over the limit."""
     grown, ended, started = [], [], []
     for _ in range(rounds):
         memory = child_memory(_OPEN, str(path))
-        _check(int(memory.said))
+        _check(int(memory.output))
         started.append(memory.start)
         grown.append(memory.peak - memory.start)
         ended.append(memory.end - memory.start)
@@ -108,6 +108,6 @@ def _memory(row: Row, path: Path, rounds: int) -> Figure:
         value=statistics.median(grown) / limit,
         ours=statistics.median(grown),
         baseline=limit,
-        note=f"{statistics.median(ended):.2f} MiB more when it is open; {statistics.median(started):.1f} MiB before",
+        note=f"{statistics.median(ended):.2f} MiB more after opening; {statistics.median(started):.1f} MiB before",
         rounds={"ours": {"peak": grown, "open": ended}, "baseline": {"start": started}},
     )

@@ -1,7 +1,7 @@
-"""Topics of many ledgers for cursors to be measured on, made by their record alone.
+"""Topics of many ledgers for cursor benchmarks.
 
-A cursor reads nothing of a topic's entries, so these have none but the last: thousands of ledgers are listed as if they
-had been written and closed, and the topic is terminated behind one that is real.
+A cursor reads no entries of its topic, so only the record of the topic is created: it lists thousands of nonexistent
+closed ledgers. The topic is terminated after its last ledger, which exists.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from bookstand.managed_ledger.records import LedgerInfo, ManagedLedgerInfo, enco
 from bookstand.managed_ledger.topic_name import node_of
 from bookstand.storage.format.position import Position
 
-# Above what a store gives to ledgers by itself.
+# Above the ids that a store assigns to ledgers.
 FIRST_LEDGER = 1 << 20
 NEVER = 1e9
-"""Seconds: flushes happen when they are asked for."""
+"""Flush interval in seconds, so that flushes happen only on request."""
 
 MEASURED = CursorConfig(flush_interval=NEVER)
-"""What is measured, with the cache that cursors have unless told otherwise."""
+"""Settings of measured cursors, with the default cache size."""
 
 _PREPARING = CursorConfig(flush_interval=NEVER, max_individual_ack_cache_bytes=64 << 20)
 
 
 def plant(store: Any, name: str, ledgers: int, entries: int) -> Any:
-    """A topic of so many ledgers with so many entries each, from FIRST_LEDGER on, and of one more entry behind them."""
+    """Create a topic of ``ledgers`` ledgers from FIRST_LEDGER on with ``entries`` entries each, and a last entry."""
     last = store.create_ledger_adv(ledger_id=FIRST_LEDGER + ledgers)
     last.write(0, b".")
     last.close()
@@ -39,7 +39,7 @@ def plant(store: Any, name: str, ledgers: int, entries: int) -> Any:
 
 
 def acknowledge(topic: Any, cursor: str, acked: Iterable[int], ledgers: int) -> None:
-    """Acknowledge the same entries of each of the first ledgers, store that and close the cursor."""
+    """Acknowledge the same entries of each of the first ledgers, and close the cursor."""
     ids = list(acked)
     with Cursor.open(topic, cursor, _PREPARING) as preparing:
         for ledger_id in islice(topic.extent.ledger_ids, ledgers):

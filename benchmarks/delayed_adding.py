@@ -1,12 +1,12 @@
-"""P20: adding a million delayed messages to buckets, and taking them out, beside what was recorded of the original.
+"""P20: adding a million delayed messages to buckets and draining them, compared with recorded figures of Pulsar.
 
-The workload is the original's, as it was recorded: ledgers of 50 000 entries, any delay up to an hour, a clock that
-stands while they are added, 19 buckets that are sealed on the way; then the clock goes past all of them, and they are
-taken out by the thousand, while segments are loaded and buckets deleted, until there is nothing. Both times everything
-is in it: ours commits snapshots to a store durably, the original has them in a map in memory.
+The workload is that of the recording: ledgers of 50 000 entries, random delays of up to an hour, a stopped clock while
+they are added, and 19 buckets that are sealed meanwhile. Then the clock advances past all of them, and they are drained
+by the thousand, which loads segments and deletes buckets. Both figures include everything: bookstand commits snapshots
+durably to a store, the recorded Pulsar stores them in a map in memory.
 
-Ours is the CPU time of the process, the original's that of its calling thread without garbage collection: its lowest
-round is the baseline.
+Ours is the CPU time of the process, the recorded figure that of the calling thread without garbage collection. The
+baseline is its lowest round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.delayed_buckets import HOUR, PER_SEAL, original, settings, spread_over_an_hour, stand
+from benchmarks.delayed_buckets import HOUR, PER_SEAL, fixture, original, settings, spread_over_an_hour
 from benchmarks.figures import Figure
 from benchmarks.measure import Sample, Series, interleave
 from benchmarks.places import Bench
@@ -28,7 +28,7 @@ from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 MESSAGES = 1_000_000
 AT_A_TIME = 1_000
 DRAINS = {"columns": BucketDelayedTracker.take_due, "positions": BucketDelayedTracker.pop_due}
-"""What is due as two columns, or as a list of positions in their order."""
+"""Due messages as two columns, or as a sorted list of positions."""
 
 _WORKLOAD = "bucket_tracker_1m_random_1h"
 _ADDING, _DRAINING = "add_ns_all", "drain_by_1000_ns_per_position"
@@ -49,11 +49,11 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 
 
 def costs(directory: Path, messages: int, per_seal: int, rounds: int) -> dict[str, Series]:
-    """Seconds a message, for adding and for each of the drains."""
+    """Measure the seconds per message of adding and of each drain."""
     runs = {name: _Run(directory / name, name, messages, per_seal) for name in DRAINS}
     measured = interleave({name: run.round for name, run in runs.items()}, rounds)
     found = {name: series for name, series in measured.items() if isinstance(series, Series)}
-    # The first round of each was to warm up, as it was for draining.
+    # Drop the warm-up round of each, like interleave() does for draining.
     return {**found, "adding": Series([sample for run in runs.values() for sample in run.added[1:]])}
 
 
@@ -67,9 +67,9 @@ class _Run:
         self.added: list[Sample] = []
 
     def round(self) -> Sample:
-        """In a store of its own."""
+        """Run one round in a new store."""
         config = settings(delayed_delivery_min_index_count_per_bucket=self._per_seal)
-        with stand(self._directory / f"{len(self.added)}", config) as at:
+        with fixture(self._directory / f"{len(self.added)}", config) as at:
             tracker = at.tracker()
             times, ledger_ids, entry_ids = self._indexes
             parts = [slice(start, start + AT_A_TIME) for start in range(0, self._messages, AT_A_TIME)]
@@ -86,7 +86,7 @@ class _Run:
                 taken += count
             sample = self._each(process_time() - used, perf_counter() - start)
             _check("messages came back", taken, self._messages)
-            _check("buckets are left", len(tracker.buckets), 0)
+            _check("buckets remain", len(tracker.buckets), 0)
             tracker.close()
         return sample
 

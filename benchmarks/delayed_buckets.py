@@ -1,4 +1,4 @@
-"""Trackers of delayed messages on buckets to be measured, and what the original took for the same (recorded)."""
+"""Fixtures for benchmarks of the bucket tracker, and recorded figures of Pulsar."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from bookstand.testing.clock import ManualTimer
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
 FIRST_DELAY = 1_001
-"""Milliseconds: what is delayed by less is due at once, with a tick of a second."""
+"""Milliseconds; with a tick of a second, a message with a shorter delay is due immediately."""
 
 PER_SEAL = 50_000
-"""The default of Pulsar's setting."""
+"""Default of Pulsar's setting."""
 
 TOPIC, CURSOR = "persistent://public/default/benchmark", "cursor"
 _RECORDED = Path(__file__).resolve().parent / "delayed_original.json"
-_FLUSHED_BY_HAND = CursorConfig(flush_interval=1e9)
+_NO_FLUSHES = CursorConfig(flush_interval=1e9)
 
 
 def settings(**changes: Any) -> DelayedDeliveryConfig:
-    """The defaults, on buckets, and what is said."""
+    """Return the default settings for buckets with ``changes``."""
     return DelayedDeliveryConfig(delayed_delivery_tracker="bucket", **changes)
 
 
-class Stand(NamedTuple):
-    """A tracker, its store and the clock that it goes by."""
+class Fixture(NamedTuple):
+    """A store with a cursor for trackers, and their clock."""
 
     store: Any
     home: CursorBucketRegistry
@@ -50,31 +50,31 @@ class Stand(NamedTuple):
 
     def tracker(self, storage: BucketSnapshotStorage | None = None) -> BucketDelayedTracker:
         timer = ManualTimer(self.clock)
-        return BucketDelayedTracker(_nobody, self.home, self.config, storage=storage, clock=self.clock, timer=timer)
+        return BucketDelayedTracker(_do_nothing, self.home, self.config, storage=storage, clock=self.clock, timer=timer)
 
 
 @contextmanager
-def stand(path: Path, config: DelayedDeliveryConfig, now: int = NOW, **store_options: Any) -> Iterator[Stand]:
+def fixture(path: Path, config: DelayedDeliveryConfig, now: int = NOW, **store_options: Any) -> Iterator[Fixture]:
     with (
         bookstand.open(path, **store_options) as store,
-        Cursor.open(store.managed_ledger(TOPIC), CURSOR, _FLUSHED_BY_HAND) as cursor,
+        Cursor.open(store.managed_ledger(TOPIC), CURSOR, _NO_FLUSHES) as cursor,
     ):
-        yield Stand(store, CursorBucketRegistry(cursor), VirtualClock(now), config)
+        yield Fixture(store, CursorBucketRegistry(cursor), VirtualClock(now), config)
 
 
-def _nobody() -> None:
-    """Is woken up."""
+def _do_nothing() -> None:
+    """Ignore a wake-up."""
 
 
 def spread_over_an_hour(chance: np.random.Generator, count: int, first_ledger: int, ledgers: int = 1) -> Indexes:
-    """So many messages, the same number in each ledger, with any delay up to an hour."""
+    """Create messages with random delays of up to an hour, equally many in each ledger."""
     times = NOW + chance.integers(FIRST_DELAY, HOUR + 1, count)
     each = count // ledgers
     return Indexes.of(times, first_ledger + np.arange(count) // each, np.arange(count) % each)
 
 
 def in_order(count: int, first_ledger: int, ledgers: int = 1) -> Indexes:
-    """The same, due one after the other."""
+    """Create messages whose delivery times ascend with their positions, equally many in each ledger."""
     each = count // ledgers
     numbers = np.arange(count)
     return Indexes.of(NOW + FIRST_DELAY + numbers * HOUR // count, first_ledger + numbers // each, numbers % each)
@@ -87,6 +87,6 @@ def _recorded() -> dict[str, Any]:
 
 
 def original(workload: str, figure: str, which: str = "min", *, later_tree: bool = False) -> float:
-    """What the original took: the lowest figure of the recording, or its ``median``."""
+    """Return a recorded figure of Pulsar: the lowest one, or its ``median``."""
     results = _recorded()["results_later_tree" if later_tree else "results"]
     return float(results[workload][figure][which])

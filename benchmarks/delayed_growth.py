@@ -1,10 +1,9 @@
-"""P15: a hundred million delayed messages on buckets, beside a million: memory of each, and what anything costs.
+"""P15: memory and costs of a hundred million delayed messages in buckets, compared with one million.
 
-Settings as one would have them for that many: buckets of 200 000 (``delayed_delivery_min_index_count_per_bucket``), so
-that there are 500 of them, and all others as they are. Both sizes have the same. Each is a process of its own, and they
-take turns; the best round of each counts.
+Both sizes use buckets of 200 000 messages (``delayed_delivery_min_index_count_per_bucket``), which is realistic for 500
+buckets, and defaults otherwise. Each size runs in its own process, the sizes alternate, and the best round counts.
 
-``python -m benchmarks.delayed_growth`` draws the picture in docs/: 1, 10 and 100 million.
+``python -m benchmarks.delayed_growth`` draws the picture in docs/ for 1, 10 and 100 million.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ PER_SEAL = 200_000
 COSTS = {
     "add": "ns/add",
     "poll": f"ns/poll of {AT_A_TIME}",
-    "idle": "ns/poll of nothing",
-    "restart": "ns/bucket to begin again",
+    "idle": "ns/empty poll",
+    "restart": "ns/bucket to restart",
 }
 PICTURE = ROOT / "docs" / "delayed-growth.svg"
-# Snapshots of that many, and as much again for those who use the machine.
+# The snapshots take half of this; the rest stays free for other processes.
 _BYTES_EACH = 40
 
-Told = dict[str, int]
+RunCosts = dict[str, int]
 
 
 def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
@@ -43,9 +42,9 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
         yield (_memory if row.row == "P15" else _growth)(row, measured, f"buckets of {PER_SEAL:,}; on {where}")
 
 
-def costs(sizes: Sequence[int], per_seal: int, bench: Bench, rounds: int) -> tuple[dict[int, list[Told]], str]:
-    """What each size came to in each round, and where the store was."""
-    measured: dict[int, list[Told]] = {size: [] for size in sizes}
+def costs(sizes: Sequence[int], per_seal: int, bench: Bench, rounds: int) -> tuple[dict[int, list[RunCosts]], str]:
+    """Measure each size in each round. Also returns the kind of place that the store was in."""
+    measured: dict[int, list[RunCosts]] = {size: [] for size in sizes}
     place = bench.memory(_BYTES_EACH * max(sizes))
     for _ in range(rounds):
         for size in sizes:
@@ -54,20 +53,20 @@ def costs(sizes: Sequence[int], per_seal: int, bench: Bench, rounds: int) -> tup
     return measured, place.kind
 
 
-def _run(folder: Path, messages: int, per_seal: int) -> Told:
+def _run(folder: Path, messages: int, per_seal: int) -> RunCosts:
     command = [sys.executable, "-m", "benchmarks.delayed_growth_worker", str(folder), str(messages), str(per_seal)]
-    said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-    return {name: int(value) for name, _, value in (word.partition("=") for word in said)}
+    output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    return {name: int(value) for name, _, value in (word.partition("=") for word in output)}
 
 
-def best(measured: Sequence[Told], what: str) -> int:
-    return min(told[what] for told in measured)
+def best(measured: Sequence[RunCosts], what: str) -> int:
+    return min(run[what] for run in measured)
 
 
-def _memory(row: Row, measured: dict[int, list[Told]], note: str) -> Figure:
+def _memory(row: Row, measured: dict[int, list[RunCosts]], note: str) -> Figure:
     size = max(measured)
-    each = {what: [told[what] / size for told in measured[size]] for what in ("bytes", "bytes_again")}
-    again = f"{min(each['bytes_again']):.2f} bytes when it begins again"
+    each = {what: [run[what] / size for run in measured[size]] for what in ("bytes", "bytes_again")}
+    again = f"{min(each['bytes_again']):.2f} bytes after a restart"
     return Figure(
         row,
         value=min(each["bytes"]),
@@ -77,18 +76,18 @@ def _memory(row: Row, measured: dict[int, list[Told]], note: str) -> Figure:
     )
 
 
-def _growth(row: Row, measured: dict[int, list[Told]], note: str) -> Figure:
-    """The worst of what grows."""
+def _growth(row: Row, measured: dict[int, list[RunCosts]], note: str) -> Figure:
+    """Return the figure of the cost that grows most."""
     small, large = min(measured), max(measured)
     figure = Figure(row, value=0)
-    told = []
+    notes = []
     for what, unit in COSTS.items():
         one, other = best(measured[small], what), best(measured[large], what)
-        told.append(f"{one:,} -> {other:,} {unit}")
-        figure.rounds[what] = {str(size): [float(said[what]) for said in found] for size, found in measured.items()}
+        notes.append(f"{one:,} -> {other:,} {unit}")
+        figure.rounds[what] = {str(size): [float(run[what]) for run in found] for size, found in measured.items()}
         if other / one >= (figure.value or 0):
             figure.value, figure.ours, figure.baseline = other / one, other, one
-    figure.note = "; ".join((*told, note))
+    figure.note = "; ".join((*notes, note))
     return figure
 
 
@@ -100,13 +99,13 @@ def draw(path: Path, sizes: Sequence[int], per_seal: int, bench: Bench) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    # The same picture of the same figures, and text that can be read in the file.
+    # Make the picture reproducible, and store text as text.
     mpl.rcParams.update({"svg.hashsalt": "bookstand", "svg.fonttype": "none", "font.size": 9})
     import matplotlib.pyplot as plt
 
     measured, _ = costs(sizes, per_seal, bench, 1)
     figure, (memory, time) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-    for what, label in (("bytes", "while they are added"), ("bytes_again", "begun again")):
+    for what, label in (("bytes", "after adding"), ("bytes_again", "after a restart")):
         memory.plot(sizes, [best(measured[size], what) / size for size in sizes], "o-", label=label)
     memory.set(xscale="log", ylim=(0, None), xlabel="messages", ylabel="private memory, bytes per message")
     for what, unit in COSTS.items():
@@ -120,7 +119,7 @@ def draw(path: Path, sizes: Sequence[int], per_seal: int, bench: Bench) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.delayed_growth", description="Draw the picture.")
-    parser.add_argument("--svg", metavar="FILE", default=PICTURE, type=Path, help="where to (docs/)")
+    parser.add_argument("--svg", metavar="FILE", default=PICTURE, type=Path, help="output file (docs/)")
     options = parser.parse_args(arguments)
     draw(options.svg, (SMALL, 10_000_000, LARGE), PER_SEAL, places.bench(False))
     print(f"drawn: {options.svg}")

@@ -1,7 +1,7 @@
-"""P16: how often a message is written while 200 buckets are sealed, of which at most 10 are kept.
+"""P16: write amplification of sealing 200 buckets and merging them to at most 10.
 
-Write amplification is the bytes of all snapshots that were stored over those of the 200 as they are sealed alone. It is
-counted, not timed: of the same seed it is the same every time.
+Write amplification is the size of all stored snapshots over the size of the 200 sealed buckets. It is counted rather
+than timed, and is the same for every run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.delayed_buckets import NOW, settings, spread_over_an_hour, stand
+from benchmarks.delayed_buckets import NOW, fixture, settings, spread_over_an_hour
 from benchmarks.figures import Figure
 from benchmarks.places import Bench
 from benchmarks.rows import Row
@@ -27,13 +27,13 @@ from bookstand.ledger.transaction import Transaction
 SEALS = 200
 BUCKETS = 10
 PER_SEAL = 5_000
-"""A tenth of the default, and a tenth of the time: the ratio is the same."""
+"""A tenth of the default, which takes a tenth of the time; the ratio is the same."""
 
 _ROOM = 1 << 30
 
 
 class Written(NamedTuple):
-    """Bytes that were stored, and of buckets sealed alone; CPU seconds; how many snapshots were stored."""
+    """Bytes of stored snapshots and of the sealed buckets; CPU seconds; number of stored snapshots."""
 
     stored: int
     alone: int
@@ -82,7 +82,7 @@ def write(path: Path, policy: str, seals: int = SEALS, buckets: int = BUCKETS, p
     chance = np.random.default_rng(1)
     alone = 0
     cpu = 0.0
-    with stand(path, config, durability="none") as at:
+    with fixture(path, config, durability="none") as at:
         storage = _CountingStorage(at.home.client)
         tracker = at.tracker(storage)
         most = config.delayed_delivery_max_indexes_per_bucket_snapshot_segment
@@ -90,12 +90,12 @@ def write(path: Path, policy: str, seals: int = SEALS, buckets: int = BUCKETS, p
             indexes = spread_over_an_hour(chance, per_seal, number)
             alone += seal(indexes, config.time_step_millis, most).length
             start = process_time()
-            # The first of a newer ledger seals what came before.
+            # The first message of a newer ledger seals the previous ones.
             tracker.add_many((indexes.ledger_ids, indexes.entry_ids), indexes.timestamps)
             cpu += process_time() - start
         tracker.add((seals, 0), NOW + 5_000)
         waiting = tracker.count, len(tracker.buckets) <= buckets
         tracker.close()
     if waiting != (seals * per_seal + 1, True):
-        raise RuntimeError(f"{waiting[0]} messages wait after {seals} seals of {per_seal}")
+        raise RuntimeError(f"{waiting[0]} messages are delayed after {seals} seals of {per_seal}")
     return Written(storage.stored, alone, cpu, storage.snapshots)

@@ -1,9 +1,8 @@
-"""P11: beginning again with 100 buckets of 50 000 delayed messages, beside reading their times from the topic.
+"""P11: recovery of 100 buckets of 50 000 delayed messages, compared with reading their times from the topic.
 
-A broker without snapshots reads every message again. That is measured without what comes behind it: entries are read by
-the ledger, their digests checked, and of each only the time is looked at; it is put into nothing. Recovery is the whole
-of it, from the cursor's properties to a tracker that answers. Messages have a payload of one byte, which is the best
-case for reading them.
+A broker without snapshots reads every message again. The baseline is only a part of that: it reads the entries ledger
+by ledger, verifies their digests and extracts the delivery times, without tracking them. Recovery is complete, from the
+cursor's properties to a usable tracker. Messages have a payload of one byte, the best case for reading them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from benchmarks.delayed_buckets import NOW, PER_SEAL, TOPIC, Stand, settings, spread_over_an_hour, stand
+from benchmarks.delayed_buckets import NOW, PER_SEAL, TOPIC, Fixture, fixture, settings, spread_over_an_hour
 from benchmarks.figures import Figure, best_of
 from benchmarks.measure import Sample, Series, child_memory, interleave, timed
 from benchmarks.places import Bench, Place
@@ -32,9 +31,9 @@ _APPENDED = 10_000
 
 _BEGIN = """
 from pathlib import Path
-from benchmarks.delayed_buckets import settings, stand
-with stand(Path(sys.argv[1]), settings(), durability="none") as at:
-    # A tracker that has nothing, in the same process, has loaded all modules.
+from benchmarks.delayed_buckets import fixture, settings
+with fixture(Path(sys.argv[1]), settings(), durability="none") as at:
+    # All modules have been loaded.
     ready()
     tracker = at.tracker()
     done(str(tracker.count))
@@ -55,9 +54,9 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 
 
 def plant(path: Path, buckets: int, per_seal: int) -> int:
-    """A topic with so many ledgers of so many delayed messages, each of which is sealed; how many there are."""
+    """Create a topic of ``buckets`` ledgers of ``per_seal`` delayed messages, all sealed. Returns their number."""
     config = settings(delayed_delivery_min_index_count_per_bucket=per_seal)
-    with stand(path, config, durability="none") as at:
+    with fixture(path, config, durability="none") as at:
         topic = at.store.managed_ledger(TOPIC)
         tracker = at.tracker()
         for number in range(buckets):
@@ -68,17 +67,17 @@ def plant(path: Path, buckets: int, per_seal: int) -> int:
             topic.roll()
             ids = np.full(per_seal, last.ledger_id), np.arange(per_seal)
             tracker.add_many(ids, times)
-        # Of a newer ledger, which seals the last.
+        # A message of a newer ledger seals the last bucket.
         tracker.add((last.ledger_id + 1_000, 0), NOW + 5_000)
         if len(tracker.buckets) != buckets:
-            raise RuntimeError(f"there are {len(tracker.buckets)} buckets")
+            raise RuntimeError(f"{len(tracker.buckets)} buckets were sealed, not {buckets}")
         tracker.close()
         topic.close()
     return buckets * per_seal
 
 
 def messages_due(times: Any) -> list[bytes]:
-    """A message for each time: all are the same but for that."""
+    """Encode a message for each delivery time; the messages are otherwise equal."""
     due = varints.encode_all(np.ascontiguousarray(times).view(np.uint64))
     size, rest = divmod(len(due), len(times))
     example = int(times[0])
@@ -86,25 +85,25 @@ def messages_due(times: Any) -> list[bytes]:
     whole = encode_message(b".", publish_time=example - 1, deliver_at=example)
     head, tail = whole[6:].split(marked)
     if rest or len(marked) != size:
-        raise RuntimeError("times are not all of one length")
+        raise RuntimeError("the encoded times differ in length")
     magic, checksum = whole[:2], google_crc32c.value
     bodies = [head + due[at : at + size] + tail for at in range(0, len(due), size)]
     return [magic + checksum(body).to_bytes(4) + body for body in bodies]
 
 
 def _times(row: Row, path: Path, messages: int, place: Place, rounds: int) -> Figure:
-    with stand(path, settings(), durability="none") as at:
+    with fixture(path, settings(), durability="none") as at:
         candidates = {"ours": lambda: recover(at, messages), "topic": lambda: read_times(at, messages)}
         measured = interleave(candidates, rounds)
     ours, topic = measured["ours"], measured["topic"]
     assert isinstance(ours, Series)
     assert isinstance(topic, Series)
     read, recovered = topic.best_cpu / messages * 1e6, ours.best_cpu / messages * 1e9
-    note = f"{messages:,} messages; to read one takes {read:.2f} us CPU, to recover one {recovered:.0f} ns"
+    note = f"{messages:,} messages; reading one takes {read:.2f} us CPU, recovering one {recovered:.0f} ns"
     return best_of(row, ours, topic, f"{note}; on {place.kind}")
 
 
-def recover(at: Stand, messages: int) -> Sample:
+def recover(at: Fixture, messages: int) -> Sample:
     made: list[Any] = []
     sample = timed(lambda: made.append(at.tracker()), 1)
     _check(made[0].count, messages)
@@ -112,8 +111,8 @@ def recover(at: Stand, messages: int) -> Sample:
     return sample
 
 
-def read_times(at: Stand, messages: int) -> Sample:
-    """Everything that is delayed in the topic."""
+def read_times(at: Fixture, messages: int) -> Sample:
+    """Read the delivery times of all delayed messages of the topic."""
     found = 0
 
     def read() -> None:
@@ -135,11 +134,11 @@ def _check(found: int, messages: int) -> None:
 
 
 def _memory(row: Row, path: Path, messages: int, rounds: int) -> Figure:
-    """What a process grows by that has the store, the topic and the cursor open already."""
+    """Measure the growth of a process that already has store, topic and cursor open."""
     grown, peaks, started = [], [], []
     for _ in range(rounds):
         memory = child_memory(_BEGIN, str(path))
-        _check(int(memory.said), messages)
+        _check(int(memory.output), messages)
         started.append(memory.start)
         grown.append((memory.end - memory.start) * _MIB / messages)
         peaks.append((memory.peak - memory.start) * _MIB / messages)
@@ -147,7 +146,6 @@ def _memory(row: Row, path: Path, messages: int, rounds: int) -> Figure:
         row,
         value=statistics.median(grown),
         ours=statistics.median(grown),
-        note=f"at its peak {statistics.median(peaks):.2f}; {messages:,} messages; "
-        f"{statistics.median(started):.1f} MiB before",
+        note=f"peak {statistics.median(peaks):.2f}; {messages:,} messages; {statistics.median(started):.1f} MiB before",
         rounds={"ours": {"after": grown, "peak": peaks}, "baseline": {"start": started}},
     )

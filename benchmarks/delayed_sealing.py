@@ -1,8 +1,9 @@
-"""P8: sealing 50 000 delayed messages, beside protobuf that merely encodes them, and beside the original.
+"""P8: sealing 50 000 delayed messages, compared with protobuf, which only encodes them, and with recorded figures of
+Pulsar.
 
-Ours is the whole call that seals: taking the messages out of the bucket that is in memory, sorting, cutting and
-encoding them, their bitmaps, and the durable commit of ledger and property. Delays are spread over an hour, as they
-were for the original, in one ledger and in ten; the row has the worse of the two.
+Ours is the complete call: it takes the messages out of the mutable bucket, sorts, splits and encodes them and their
+bitmaps, and durably commits ledger and property. Delays are spread over an hour, as in the recording, in one ledger and
+in ten; the row has the worse of the two.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.baselines.snapshot_messages import SnapshotMessages
-from benchmarks.delayed_buckets import NOW, PER_SEAL, Stand, in_order, original, settings, spread_over_an_hour, stand
+from benchmarks.delayed_buckets import (
+    NOW,
+    PER_SEAL,
+    Fixture,
+    fixture,
+    in_order,
+    original,
+    settings,
+    spread_over_an_hour,
+)
 from benchmarks.figures import Figure, best_of
 from benchmarks.measure import Sample, Series, interleave, timed
 from benchmarks.places import Bench
@@ -24,7 +34,7 @@ from bookstand.delivery.tracker.bucket.snapshot.codec import encode_segments, se
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
 
 LEDGERS = (1, 10)
-# What is added at a time, before the call that seals: as a dispatcher reads.
+# Number of messages per add_many(), like the reads of a dispatcher.
 _READ = 1_000
 _ROOM = 1 << 30
 
@@ -52,12 +62,12 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 
 
 def seals(directory: Path, count: int, rounds: int) -> dict[str, Series]:
-    """CPU and wall time of one snapshot of so many messages, for all that is compared."""
+    """Measure one snapshot of ``count`` messages with every candidate."""
     with ExitStack() as stack:
         candidates: dict[str, Callable[[], Sample]] = {}
         for shape in (*RANDOM, *IN_ORDER):
             name = f"{shape.delays} {shape.ledgers}"
-            at = stack.enter_context(stand(directory / name, _settings(count)))
+            at = stack.enter_context(fixture(directory / name, _settings(count)))
             candidates[f"ours {name}"] = Sealer(at, shape, count).round
         for shape in RANDOM:
             candidates |= _encoders(shape, count)
@@ -76,9 +86,9 @@ def _settings(count: int) -> Any:
 
 
 class Sealer:
-    """Fills the bucket in memory, and measures the call that seals it."""
+    """Fills the mutable bucket, and measures the call that seals it."""
 
-    def __init__(self, at: Stand, shape: Shape, count: int) -> None:
+    def __init__(self, at: Fixture, shape: Shape, count: int) -> None:
         self._tracker = at.tracker()
         self._shape, self._count = shape, count
         self._ledger = 1 << 20
@@ -93,20 +103,20 @@ class Sealer:
         sample = timed(lambda: tracker.add((newer, 0), NOW + 5_000), 1)
         (bucket,) = tracker.buckets
         if (bucket.waiting, tracker.mutable_count) != (count, 1):
-            raise RuntimeError(f"{bucket} was sealed, of {count} messages")
+            raise RuntimeError(f"{bucket} was sealed, not a bucket of {count} messages")
         tracker.clear()
         self._ledger = newer + 1
         return sample
 
 
 def _encoders(shape: Shape, count: int) -> dict[str, Callable[[], Sample]]:
-    """The snapshot's entries by protobuf, and its segments alone by both."""
+    """Return candidates that encode the snapshot with protobuf, and only its segments with both encoders."""
     config = _settings(count)
     most = config.delayed_delivery_max_indexes_per_bucket_snapshot_segment
     snapshot = seal(shape.indexes(count, 1 << 20), config.time_step_millis, most)
     messages = SnapshotMessages(snapshot)
     if messages.encode_segments() != snapshot.entries[1:] or messages.encode()[1:] != snapshot.entries[1:]:
-        raise RuntimeError("protobuf gives other segments")
+        raise RuntimeError("protobuf encodes the segments differently")
     encoders: dict[str, Callable[[], object]] = {
         "segments": lambda: encode_segments(snapshot.indexes, snapshot.ends),
         "upb": messages.encode,
@@ -128,9 +138,9 @@ def _worse(row: Row, measured: dict[str, Series], ours: str, baseline: str, note
         for shape in RANDOM
     }
     worse = min(figures, key=lambda shape: figures[shape].value or 0)
-    told = [f"{_ledgers(shape)} {figure.value:.2f}" for shape, figure in figures.items()]
+    notes = [f"{_ledgers(shape)} {figure.value:.2f}" for shape, figure in figures.items()]
     figure = figures[worse]
-    figure.note = "; ".join([*told, note])
+    figure.note = "; ".join([*notes, note])
     return figure
 
 
@@ -144,22 +154,22 @@ def _ledgers(shape: Shape) -> str:
 
 def _against_upb(row: Row, measured: dict[str, Series], place: str) -> Figure:
     made = measured[f"upb serialize {_name(RANDOM[0])}"].best_cpu * 1e3
-    note = f"of messages that are made already upb takes {made:.2f} ms; {place}"
+    note = f"upb takes {made:.2f} ms to serialize prepared messages; {place}"
     return _worse(row, measured, "ours", "upb", note)
 
 
 def _segments(row: Row, measured: dict[str, Series], place: str) -> Figure:
-    return _worse(row, measured, "segments", "upb segments", "the best of each")
+    return _worse(row, measured, "segments", "upb segments", "best round of each")
 
 
 def _against_original(row: Row, measured: dict[str, Series], place: str) -> Figure:
     figure = Figure(row)
-    told = []
+    notes = []
     for shape in (*RANDOM, *IN_ORDER):
         ours = measured[f"ours {_name(shape)}"]
         recorded = original("bucket_seal_50000", f"seal_ms_{shape.delays}_{shape.ledgers}_ledgers")
         value = recorded / (ours.best_cpu * 1e3)
-        told.append(f"{shape.delays.replace('_', ' ')}, {_ledgers(shape)}: {value:.2f} (of {recorded:.1f} ms)")
+        notes.append(f"{shape.delays.replace('_', ' ')}, {_ledgers(shape)}: {value:.2f} (of {recorded:.1f} ms)")
         if shape in RANDOM and (figure.value is None or value < figure.value):
             figure.value, figure.ours, figure.baseline = value, ours.best_cpu * 1e3, recorded
     for shape in RANDOM:
@@ -168,7 +178,7 @@ def _against_original(row: Row, measured: dict[str, Series], place: str) -> Figu
             "cpu": [round(sample.cpu * 1e3, 3) for sample in series.samples],
             "wall": [round(sample.wall * 1e3, 3) for sample in series.samples],
         }
-    figure.note = f"the lowest figure of the recording of Pulsar 4.2.4, {'; '.join(told)}; {place}"
+    figure.note = f"lowest recorded figure of Pulsar 4.2.4, {'; '.join(notes)}; {place}"
     return figure
 
 

@@ -1,6 +1,6 @@
-"""P21: the memory of an index of delayed messages that 1, 10 or 100 subscriptions share.
+"""P21: memory of an index of delayed messages that 1, 10 or 100 subscriptions share.
 
-Everything that a subscription adds to it counts, its progress included: nothing is taken off.
+The memory includes everything that a subscription adds, its progress as well.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 
 
 def memory(path: Path, subscriptions: Sequence[int], rounds: int) -> dict[int, list[tuple[int, int]]]:
-    """Private memory in bytes, and what the index says of itself, in processes that take turns."""
+    """Measure the private memory in bytes, and the memory that the index reports, in alternating processes."""
     measured: dict[int, list[tuple[int, int]]] = {number: [] for number in subscriptions}
     for _ in range(rounds):
         for number in subscriptions:
             command = [sys.executable, "-m", "benchmarks.delayed_sharing_worker", str(path), str(number)]
-            said = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-            measured[number].append((int(said[0]), int(said[1])))
+            output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+            measured[number].append((int(output[0]), int(output[1])))
     return measured
 
 
@@ -48,12 +48,12 @@ def _figure(row: Row, measured: dict[int, list[tuple[int, int]]]) -> Figure:
     mib = {number: [private / (1 << 20) for private, _ in found] for number, found in measured.items()}
     medians = {number: statistics.median(found) for number, found in mib.items()}
     largest, smallest = max(medians.values()), min(medians.values())
-    said = {number: max(told for _, told in found) / (1 << 20) for number, found in measured.items()}
+    reported = {number: max(size for _, size in found) / (1 << 20) for number, found in measured.items()}
     return Figure(
         row,
         value=largest / smallest,
         ours=largest,
         baseline=smallest,
-        note="; ".join(f"{number}: {medians[number]:.2f} MiB, says {said[number]:.2f}" for number in measured),
+        note="; ".join(f"{number}: {medians[number]:.2f} MiB, reports {reported[number]:.2f}" for number in measured),
         rounds={f"{number} subscriptions": {"MiB": found} for number, found in mib.items()},
     )

@@ -1,14 +1,14 @@
-"""The original's own benchmark of its bucket tracker, and what that leaves out, beside what was recorded of it.
+"""Pulsar's own benchmark of its bucket tracker, with additional workloads, compared with recorded figures of Pulsar.
 
     python -m benchmarks.delayed_workload [--quick]
 
-The original's benchmark (BucketDelayedDeliveryTrackerBenchmark, JMH) has messages of which each is alone in its ledger,
-buckets of 20 and segments of a second: it measures what one call costs, and merging. What it calls getScheduledMessages
-adds messages that are due already, and then finds nothing. So this has a drain, too, and another workload with the
-settings' defaults, which adds a million messages, begins again, and drains.
+Pulsar's benchmark (BucketDelayedDeliveryTrackerBenchmark, JMH) uses one message per ledger, buckets of 20 messages and
+segments of a second. It measures single calls and merging. Its getScheduledMessages benchmark adds messages that are
+already due, and then finds none. Therefore this benchmark adds a drain, and a workload with default settings that adds
+a million messages, restarts, and drains them.
 
-One thread, CPU time of the process. The recorded figures are of a Java thread alone, garbage collection not included,
-with snapshots in a map in memory; here they are committed to a store.
+The figures are the CPU time of the process, with one thread. The recorded figures are those of one Java thread without
+garbage collection, with snapshots in a map in memory; here snapshots are committed to a store.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import places
-from benchmarks.delayed_buckets import HOUR, PER_SEAL, Stand, original, settings, spread_over_an_hour, stand
+from benchmarks.delayed_buckets import HOUR, PER_SEAL, Fixture, fixture, original, settings, spread_over_an_hour
 from bookstand.delivery.tracker.bucket.snapshot.delayed_index import DelayedIndex, Indexes
 from bookstand.delivery.tracker.bucket.tracker import BucketDelayedTracker
 
 BASE = 4_102_444_800_000
-"""The year 2100, at which the clock stands."""
+"""The stopped clock: the year 2100."""
 
 INITIAL = (1_000, 5_000, 8_000)
 WRITES = 10_000
@@ -37,7 +37,7 @@ _MILLION = "bucket_tracker_1m_random_1h"
 
 
 class Line(NamedTuple):
-    """One figure, and those of the original: 4.2.4, and the unreleased tree."""
+    """One figure, and the recorded figures of Pulsar 4.2.4 and of the unreleased tree."""
 
     what: str
     ours: float
@@ -47,7 +47,7 @@ class Line(NamedTuple):
 
 
 class Repeats(NamedTuple):
-    """How often single calls are made."""
+    """Numbers of single calls."""
 
     asked: int
     polled: int
@@ -57,7 +57,7 @@ FULL = Repeats(asked=200_000, polled=20_000)
 QUICK = Repeats(asked=20_000, polled=2_000)
 
 
-# -- the shape of the original's benchmark -----------------------------------------------------------------------------
+# -- Pulsar's benchmark ------------------------------------------------------------------------------------------------
 
 
 def jmh_shape(directory: Path, initial: int, writes: int = WRITES, repeats: Repeats = FULL) -> Iterator[Line]:
@@ -69,12 +69,12 @@ def jmh_shape(directory: Path, initial: int, writes: int = WRITES, repeats: Repe
         delayed_delivery_max_num_buckets=50,
     )
     chance = np.random.default_rng(initial)
-    with stand(directory, config, BASE) as at:
+    with fixture(directory, config, BASE) as at:
         tracker = at.tracker()
 
         def line(name: str, what: str, seconds: float, count: int) -> Line:
             return _line(
-                "jmh_shape", f"initial_{initial}_{name}", f"{initial:,} messages at first: {what}", seconds / count
+                "jmh_shape", f"initial_{initial}_{name}", f"{initial:,} initial messages: {what}", seconds / count
             )
 
         def preload() -> None:
@@ -100,7 +100,7 @@ def jmh_shape(directory: Path, initial: int, writes: int = WRITES, repeats: Repe
         yield line("next_delivery_time_ns", "next_delivery", _cpu(lambda: _next(tracker, repeats.asked)), repeats.asked)
         yield line("count_ns", "count", _cpu(lambda: _count(tracker, repeats.asked)), repeats.asked)
         polled = _cpu(lambda: _poll(tracker, repeats.polled))
-        yield line("get_scheduled_benchmark_ns", "5 adds that are due, and pop_due(10)", polled, repeats.polled)
+        yield line("get_scheduled_benchmark_ns", "5 adds of due messages, and pop_due(10)", polled, repeats.polled)
         waiting = tracker.count
         at.clock.advance(1_000 * (initial + 1) + 60_000)
         cpu, drained = _drain(tracker, 1_000)
@@ -135,16 +135,16 @@ def _poll(tracker: BucketDelayedTracker, times: int) -> None:
 
 
 def a_million(directory: Path, buckets: int = 20, per_seal: int = PER_SEAL) -> Iterator[Line]:
-    """With random delays up to an hour, in ledgers of 50 000: added, begun again with, and drained."""
+    """Add a million messages with random delays of up to an hour, in ledgers of 50 000, restart, and drain them."""
     config = settings(delayed_delivery_min_index_count_per_bucket=per_seal)
     for read, limit in ((1, 100), (1_000, 1_000)):
-        with stand(directory / str(read), config) as at:
+        with fixture(directory / str(read), config) as at:
             tracker = at.tracker()
             cpu = _add_all(tracker, buckets, per_seal, read)
             what = "adding one by one" if read == 1 else f"adding by {read:,}"
-            yield _line(_MILLION, "add_ns_all", f"{what}, seals included, each", cpu / (buckets * per_seal))
+            yield _line(_MILLION, "add_ns_all", f"{what}, sealing included, each", cpu / (buckets * per_seal))
             if read > 1:
-                yield _begin_again(at, buckets - 1, per_seal)
+                yield _restart(at, buckets - 1, per_seal)
             at.clock.advance(HOUR + 60_000)
             cpu, drained = _drain(tracker, limit)
             _check(drained, buckets * per_seal)
@@ -155,7 +155,7 @@ def a_million(directory: Path, buckets: int = 20, per_seal: int = PER_SEAL) -> I
 
 
 def _line(workload: str, figure: str, what: str, seconds: float) -> Line:
-    """What takes milliseconds by itself is told in these, what was divided by many in microseconds."""
+    """Report single operations in milliseconds, and averages over many calls in microseconds."""
     unit = "us" if "_ns" in figure else "ms"
     released, unreleased = (original(workload, figure, "median", later_tree=later) for later in (False, True))
     if unit == "us":
@@ -185,17 +185,17 @@ def _add_parts(tracker: BucketDelayedTracker, parts: list[Indexes]) -> None:
         tracker.add_many((ledger_ids, entry_ids), times)
 
 
-def _begin_again(at: Stand, buckets: int, per_seal: int) -> Line:
+def _restart(at: Fixture, buckets: int, per_seal: int) -> Line:
     trackers: list[BucketDelayedTracker] = []
     best = min(_cpu(lambda: trackers.append(at.tracker())) for _ in range(5))
     for tracker in trackers:
         _check(tracker.count, buckets * per_seal)
         tracker.close()
-    what = f"beginning again with {buckets} buckets of {per_seal:,}"
+    what = f"restart with {buckets} buckets of {per_seal:,}"
     return _line(_MILLION, "recovery_ms_19_buckets", what, best)
 
 
-# -- both --------------------------------------------------------------------------------------------------------------
+# -- common ------------------------------------------------------------------------------------------------------------
 
 
 def _cpu(work: Callable[[], object]) -> float:
@@ -214,7 +214,7 @@ def _drain(tracker: BucketDelayedTracker, limit: int) -> tuple[float, int]:
 
 def _check(found: int, expected: int) -> None:
     if found != expected:
-        raise RuntimeError(f"{found:,} messages came back of {expected:,}")
+        raise RuntimeError(f"{found:,} of {expected:,} messages came back")
 
 
 def table(lines: Iterator[Line]) -> Iterator[str]:

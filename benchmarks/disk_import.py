@@ -1,8 +1,8 @@
-"""PMimport: the private memory that importing bookies' disks takes; the note has the processor time.
+"""PMimport: private memory of importing a bookie's disks; the note contains the CPU time.
 
-``python -m benchmarks.disk_import write FOLDER MiB BYTES`` writes disks of one bookie that hold so much in entry logs,
-with payloads of so many bytes; ``python -m benchmarks.disk_import import FOLDER`` imports them into a new store beside
-them, and prints one JSON object.
+``python -m benchmarks.disk_import write FOLDER MiB BYTES`` writes a bookie's disks with that many MiB of entry logs and
+payloads of BYTES bytes. ``python -m benchmarks.disk_import import FOLDER`` imports them into a new store in the same
+folder, and prints one JSON object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AT_ONCE = 500
 
 
 def write_disks(folder: Path, mebibytes: int, payload_bytes: int) -> None:
-    """One bookie below ``folder``. Each ledger is larger than a commit, and several of them are in a log."""
+    """Write the disks of one bookie. Each ledger is larger than a commit, and a log contains several ledgers."""
     import struct
 
     from bookstand.storage.format.digest import digest_for
@@ -61,8 +61,8 @@ def write_disks(folder: Path, mebibytes: int, payload_bytes: int) -> None:
         number += 1
 
 
-class Peak(threading.Thread):
-    """Looks at this process's private memory while something else is done."""
+class PeakMemory(threading.Thread):
+    """Samples the private memory of this process in the background."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -83,17 +83,17 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
     place = bench.memory(4 * MEBIBYTES << 20)
     for row in rows:
         with place.directory() as folder:
-            told = run(folder, MEBIBYTES, PAYLOAD_BYTES)
-        note = f"{told['mib']:.0f} MiB in {told['entries']} entries; CPU s: {told['import_seconds']} to import, "
-        note += f"{told['open_seconds']} to look, {told['again_seconds']} to find all of it there; on {place.kind}"
-        yield Figure(row, told["private_mib"], told["private_mib"], note=note)
+            result = run(folder, MEBIBYTES, PAYLOAD_BYTES)
+        note = f"{result['mib']:.0f} MiB in {result['entries']} entries; CPU s: {result['import_seconds']} to import, "
+        note += f"{result['open_seconds']} to open, {result['again_seconds']} to import again; on {place.kind}"
+        yield Figure(row, result["private_mib"], result["private_mib"], note=note)
 
 
 def run(folder: Path, mebibytes: int, payload_bytes: int) -> dict[str, float]:
-    """Disks are written by a process of their own, so that the one that imports begins small."""
+    """Write the disks and import them in separate processes, so that the import starts with little memory."""
     _child("write", folder, mebibytes, payload_bytes)
-    told: dict[str, float] = json.loads(_child("import", folder))
-    return told
+    result: dict[str, float] = json.loads(_child("import", folder))
+    return result
 
 
 def _child(*arguments: object) -> str:
@@ -102,17 +102,17 @@ def _child(*arguments: object) -> str:
 
 
 def import_all(folder: Path) -> dict[str, float]:
-    """Import what is below ``folder / "disks"``, and import it again."""
+    """Import the disks in ``folder / "disks"`` twice; the second import must not change the store."""
     import numpy as np
 
     import bookstand
     from bookstand.disk.disks import Disks
     from bookstand.disk.importer.run import import_disks
 
-    np.lexsort((np.arange(10), np.arange(10)))  # whose code is in memory from now on
+    np.lexsort((np.arange(10), np.arange(10)))  # load its code before memory is measured
     found: dict[str, float] = {}
     with bookstand.open(folder / "store") as store:
-        peak = Peak()
+        peak = PeakMemory()
         peak.start()
         began = time.process_time()
         with Disks.open([folder / "disks"], folder=folder) as disks:
@@ -125,7 +125,7 @@ def import_all(folder: Path) -> dict[str, float]:
             again = import_disks(disks, store)
             found["again_seconds"] = time.process_time() - began
         if again.changed or report.damage or again.entries_there != report.entries:
-            raise RuntimeError(f"that was no whole import: {report.damage}")
+            raise RuntimeError(f"the import is incomplete: {report.damage}")
     found |= {"ledgers": report.ledgers, "entries": report.entries, "mib": report.bytes / (1 << 20)}
     return {name: round(value, 2) for name, value in found.items()}
 

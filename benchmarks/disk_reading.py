@@ -1,4 +1,4 @@
-"""P24: reading every entry of a bookie's log, digests checked, beside the calls alone that its checksums take."""
+"""P24: reading every entry of an entry log with verified digests, compared with only computing the checksums."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LOG_BYTES = 1 << 30
 _LEDGER, _SLICE = 7, 2_000
 _HEAD, _DIGEST = 32, 4
 _LENGTH = struct.Struct(">i")
-# What the calls alone work on at a time, so that not all of the log has to be in memory as single payloads.
-_HELD = 64 << 20
+# Part of the log that the baseline uses, so that it need not hold the payloads of the whole log in memory.
+_BASELINE_BYTES = 64 << 20
 
 
 def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
@@ -58,7 +58,7 @@ _SIZES: dict[str, Callable[[random.Random], int]] = {"P24": _one_size, "P24-mixe
 
 
 def _write(path: Path, size_of: Callable[[random.Random], int]) -> int:
-    """A log of one ledger; how many entries it has."""
+    """Write an entry log of one ledger. Returns its number of entries."""
     rng = random.Random(24)
     digest = digest_for("crc32c", b"")
     count = length = 0
@@ -78,17 +78,17 @@ def _read(path: Path, expected: int) -> None:
     found = 0
     for block in entry_log.read(path, TryAllDigests(), damage.append):
         if (block.verdicts != GOOD).any():
-            raise RuntimeError("an entry was not checked")
+            raise RuntimeError("an entry was not verified")
         found += len(block.starts)
     if damage or found != expected:
         raise RuntimeError(f"{found} of {expected} entries were read: {damage[:1]}")
 
 
 def _some_entries(path: Path) -> tuple[list[bytes], list[bytes]]:
-    """Headers and payloads of those at the beginning, each by itself as the calls want them."""
+    """Return the headers and payloads of the first entries, as single byte strings."""
     heads: list[bytes] = []
     payloads: list[bytes] = []
-    for block in entry_log.read(path, TryAllDigests(), [].append, stop=_HELD):
+    for block in entry_log.read(path, TryAllDigests(), [].append, stop=_BASELINE_BYTES):
         for row in range(len(block.starts)):
             stored = block.stored(row)
             heads.append(stored[:_HEAD])
@@ -97,6 +97,6 @@ def _some_entries(path: Path) -> tuple[list[bytes], list[bytes]]:
 
 
 def _checksums(heads: list[bytes], payloads: list[bytes]) -> None:
-    """Two calls an entry, one after the other: no loop of Python's between them."""
+    """Make two checksum calls per entry, without a Python loop."""
     for _checksum in map(google_crc32c.extend, map(google_crc32c.value, heads), payloads):
         pass

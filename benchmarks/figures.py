@@ -1,4 +1,4 @@
-"""A measured row, and how it is written for people and for programs."""
+"""Measured rows, and their output as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Measured = Mapping[str, "Series | Missing"]
 
 @dataclass
 class Figure:
-    """One row with its value; `value` is None where it could not be measured, and `note` then says why."""
+    """One row with its value. `value` is None if it could not be measured; `note` then contains the reason."""
 
     row: Row
     value: float | None = None
@@ -27,7 +27,7 @@ class Figure:
 
     @property
     def ok(self) -> bool | None:
-        """None: no goal, or nothing to judge."""
+        """True if the goal is met; None without a goal or a value."""
         if self.row.goal is None or self.value is None:
             return None
         return self.row.goal.met(self.value)
@@ -56,10 +56,10 @@ def failure(row: Row, reason: str) -> Figure:
 
 
 def ratio(row: Row, ours: Series | Missing, baseline: Series | Missing, note: str = "") -> Figure:
-    """The figure of a row that compares two series by the clock and the unit that `row.measured_in` names.
+    """Compare two series by the clock and unit of `row.measured_in`.
 
-    Rows whose goal is a lower bound, and rows without goal, are speeds: how many of ours fit in the baseline's time. An
-    upper bound is on a time: how many of the baseline's fit in ours.
+    If the goal is an upper bound, the value is our time over the baseline's. Otherwise it is a speed: the baseline's
+    time over ours.
     """
     figure = Figure(row, note=note)
     scale = 1e3 if row.measured_in.split("/")[0].endswith("ms") else 1e6
@@ -83,7 +83,7 @@ def ratio(row: Row, ours: Series | Missing, baseline: Series | Missing, note: st
 
 
 def best_of(row: Row, ours: Series, baseline: Series, note: str = "") -> Figure:
-    """The same by the best round of each, in CPU time; the medians stand beside it."""
+    """Like :func:`ratio`, but compare the CPU time of the best rounds."""
     figure = ratio(row, ours, baseline, note)
     scale = 1e3 if row.measured_in.split("/")[0].endswith("ms") else 1e6
     figure.ours, figure.baseline = ours.best_cpu * scale, baseline.best_cpu * scale
@@ -93,7 +93,7 @@ def best_of(row: Row, ours: Series, baseline: Series, note: str = "") -> Figure:
 
 
 def table(figures: Iterable[Figure]) -> Iterator[str]:
-    """The lines of an aligned table."""
+    """Yield the lines of an aligned table."""
     head = ("row", "value", "goal", "ok", "ours", "baseline", "measured in", "what, against, notes")
     lines: list[tuple[str, ...]] = [head]
     for figure in figures:
@@ -120,7 +120,7 @@ def table(figures: Iterable[Figure]) -> Iterator[str]:
 
 
 def _with_other_clock(figure: Figure, side: str, value: float | None) -> str:
-    """A row judged by wall time shows the CPU time too: absolute CPU times stand beside every ratio."""
+    """Format a value; a row that compares wall times also shows CPU times."""
     if value is None:
         return "-"
     clocks = figure.clocks.get(side)

@@ -1,10 +1,10 @@
-"""A fleet of stores, made up, and what ``stats`` says of it: the page docs/fleet.md with its pictures.
+"""A synthetic fleet of stores, and the result of ``stats`` for it: the page docs/fleet.md with its pictures.
 
-``python -m benchmarks.fleet`` makes the fleet, counts it and writes page and pictures anew; ``--stores`` and
-``--messages`` make it smaller. The same numbers come out each time, but for the seconds that it took.
+``python -m benchmarks.fleet`` creates the fleet, runs ``stats``, and writes page and pictures; ``--stores`` and
+``--messages`` make it smaller. All numbers except the durations are reproducible.
 
-Each store has some topics; most subscriptions keep up, some lag, a few leave holes. Delayed messages wait for minutes
-up to a week, most of them in buckets.
+Each store has some topics. Most subscriptions have a small backlog, some lag, a few have holes. Delayed messages have
+delays of minutes to a week, and most of them are in buckets.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ HOUR = 3_600_000
 TOPICS = 4
 _TOPIC = "persistent://shop/{}/{}"
 _NAMESPACES = ("orders", "reminders", "retries", "billing")
-# How long messages wait: minutes, hours, days; and how many of them do.
+# Scales of delays (minutes, hours, days), and their shares.
 _DELAYS = ((HOUR / 6, 0.3), (6 * HOUR, 0.4), (72 * HOUR, 0.3))
 
 
 def make(path: Path, number: int, messages: int, in_buckets: int) -> None:
-    """A store: topics with messages and a subscription each, and buckets that hold about so many delayed ones more."""
+    """Create a store: topics with messages and one subscription each, and buckets with about ``in_buckets`` more
+    delayed messages."""
     import bookstand
     from bookstand.cursor.cursor import Cursor
 
@@ -51,7 +52,7 @@ def make(path: Path, number: int, messages: int, in_buckets: int) -> None:
             with Cursor.open(ml, "worker") as cursor:
                 _acknowledge(cursor, positions, random, lags=(number + topic) % 10 == 0)
             if topic == 1:
-                # Some stores have much more to do than others.
+                # The numbers differ widely between stores.
                 _fill_buckets(store, name, random, int(in_buckets * random.lognormal(-0.3, 0.8)))
 
 
@@ -63,7 +64,7 @@ def _times(random: np.random.Generator, count: int) -> list[int | None]:
 
 
 def _acknowledge(cursor: Any, positions: Sequence[Any], random: np.random.Generator, *, lags: bool) -> None:
-    """Up to a place, and behind it some: few in long runs, or many here and there."""
+    """Acknowledge up to a random position, and a random share of the later entries."""
     done = int(len(positions) * (random.uniform(0.05, 0.3) if lags else random.uniform(0.9, 0.99)))
     cursor.mark_delete(positions[done]).result()
     rest = positions[done + 2 :]
@@ -72,14 +73,14 @@ def _acknowledge(cursor: Any, positions: Sequence[Any], random: np.random.Genera
 
 
 def _fill_buckets(store: Any, topic: str, random: np.random.Generator, count: int) -> None:
-    """Buckets of ledgers that were read long ago, so that their messages are in no ledger any more."""
+    """Create buckets of old ledgers, whose messages no longer exist."""
     from bookstand.delivery.tracker.bucket.key import BucketKey
     from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes
     from bookstand.pipeline.jobs.bucket_cutting import CutSettings
     from bookstand.pipeline.jobs.bucket_staging import ENTRY_LIMIT, BucketChange, StagedBucket
 
     buckets = []
-    # Most wait for days: segments of five minutes, as is usual, would have a dozen messages each.
+    # Most delays are days: the default segments of five minutes would have a dozen messages each.
     cut = CutSettings(step_millis=HOUR)
     sizes = random.multinomial(count, random.dirichlet(np.ones(max(1, count // 60_000))))
     for place, size in enumerate(sizes.tolist()):
@@ -110,16 +111,16 @@ def _make_one(arguments: tuple[str, int, int, int]) -> None:
 
 
 def count(folder: Path, stores: int, messages: int, in_buckets: int, processes: int) -> dict[str, Any]:
-    """Make the fleet, and count it; what that took is told with it."""
+    """Create the fleet, and run ``stats`` on it; the result includes the durations."""
     from bookstand.pipeline.execution.local_runner import LocalRunner
     from bookstand.pipeline.execution.protocol import execute
     from bookstand.pipeline.jobs.stats import Stats, added_up
     from bookstand.pipeline.tables.sources import stores as stores_at
 
     began = time.monotonic()
-    wanted = [(str(folder / f"store-{one:03}"), one, messages, in_buckets) for one in range(stores)]
+    arguments = [(str(folder / f"store-{one:03}"), one, messages, in_buckets) for one in range(stores)]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_make_one, wanted))
+        list(pool.map(_make_one, arguments))
     made = time.monotonic()
     summary = execute(Stats(tuple(stores_at(str(folder / "store-*")))), LocalRunner(processes))
     if not summary.ok:
@@ -147,7 +148,7 @@ def _drawn(file: Path, draw: Any, found: Mapping[str, Any]) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    # The same picture of the same figures, and text that can be read in the file.
+    # Make the picture reproducible, and store text as text.
     mpl.rcParams.update({"svg.hashsalt": "bookstand", "svg.fonttype": "none", "font.size": 9})
     import matplotlib.pyplot as plt
 
@@ -167,28 +168,28 @@ def _due_by_hour(found: Mapping[str, Any]) -> Any:
 def _draw_due(found: Mapping[str, Any], hours: Any, rest: Any) -> None:
     due = _due_by_hour(found)
     hours.bar(range(48), due[:48], width=1.0, color="C0")
-    hours.set(xlabel="hours from now", ylabel="messages that come due", title="The next two days")
-    left = due.sum() - np.cumsum(due)
-    rest.plot(np.arange(len(due)) / 24, left, color="C1")
-    rest.fill_between(np.arange(len(due)) / 24, left, alpha=0.2, color="C1")
-    rest.set(xlabel="days from now", ylabel="messages that wait still", title="What is left")
+    hours.set(xlabel="hours from now", ylabel="messages due", title="The next two days")
+    remaining = due.sum() - np.cumsum(due)
+    rest.plot(np.arange(len(due)) / 24, remaining, color="C1")
+    rest.fill_between(np.arange(len(due)) / 24, remaining, alpha=0.2, color="C1")
+    rest.set(xlabel="days from now", ylabel="delayed messages", title="Remaining messages")
 
 
 def _draw_subscriptions(found: Mapping[str, Any], backlogs: Any, holes: Any) -> None:
     named = [(_short(name), number) for name, number in found["fleet"]["backlogs"].items()]
     backlogs.barh([name for name, _ in named][::-1], [number for _, number in named][::-1], color="C3")
-    backlogs.set(xlabel="entries not acknowledged", title="The largest backlogs")
+    backlogs.set(xlabel="unacknowledged entries", title="The largest backlogs")
     backlogs.tick_params(axis="y", labelsize=7)
     sizes = sorted((int(size), number) for size, number in found["fleet"]["hole_sizes"].items())
     holes.bar([_power(size) for size, _ in sizes], [number for _, number in sizes], color="C2")
-    holes.set(xlabel="runs of single acknowledgments of a cursor", ylabel="cursors", title="Holes")
+    holes.set(xlabel="acknowledged ranges of a cursor", ylabel="cursors", title="Holes")
     holes.tick_params(axis="x", labelsize=7)
 
 
 def _draw_stores(found: Mapping[str, Any], sizes: Any, buckets: Any) -> None:
     ordered = sorted((one["bytes"] / (1 << 20) for one in found["stores"].values()), reverse=True)
     sizes.bar(range(len(ordered)), ordered, width=1.0, color="C4")
-    sizes.set(xlabel="stores, the largest first", ylabel="MiB in ledgers", title="Stores by size")
+    sizes.set(xlabel="stores, largest first", ylabel="MiB in ledgers", title="Stores by size")
     rows = sorted((int(size), number) for size, number in found["fleet"]["bucket_sizes"].items())
     buckets.bar([_power(size) for size, _ in rows], [number for _, number in rows], color="C5")
     buckets.set(xlabel="messages in a bucket", ylabel="buckets", title="Buckets by size")
@@ -207,7 +208,7 @@ def _short(name: str) -> str:
 def _text(found: Mapping[str, Any]) -> str:
     counts, fleet, seconds = found["counts"], found["fleet"], found["seconds"]
     due = _due_by_hour(found)
-    kept = fleet["kept"]
+    delayed = fleet["kept"]
     worst = [(_short(name), number) for name, number in list(fleet["backlogs"].items())[:5]]
     lines = [f"| {name} | {number:,} |" for name, number in worst]
     kinds = [
@@ -215,45 +216,45 @@ def _text(found: Mapping[str, Any]) -> str:
         for kind, number in sorted(fleet["ledgers"].items())
     ]
     about = (
-        "`stats` reads any number of stores and bookies' disks, changes nothing, and adds up what it finds. This page "
-        f"is what it says of a fleet that was made up for it: {len(found['stores'])} stores with "
-        f"{counts['topics']:,} topics and {counts['delayed']:,} delayed messages. `python -m benchmarks.fleet` makes "
-        "the fleet, the pictures and this page anew. Of your own stores:"
+        "`stats` reads any number of stores and bookies' disks without changing them, and adds up its counts. This "
+        f"page shows its result for a synthetic fleet: {len(found['stores'])} stores with {counts['topics']:,} topics "
+        f"and {counts['delayed']:,} delayed messages. `python -m benchmarks.fleet` recreates the fleet, the pictures "
+        "and this page. To count your own stores:"
     )
     took = (
         f"Counting took {seconds['counted']:.0f} seconds in two processes, "
-        f"{counts['delayed'] / seconds['counted']:,.0f} delayed messages a second; making the fleet "
-        f"{seconds['made']:.0f}."
+        f"{counts['delayed'] / seconds['counted']:,.0f} delayed messages per second; creating the fleet took "
+        f"{seconds['made']:.0f} seconds."
     )
     waiting = (
-        f"{due[:1].sum():,} messages come due within the hour, {due[:24].sum():,} within the day. "
-        f"{kept['in buckets']:,} are in buckets: a broker that begins again does not read them from their topics. "
-        f"{kept.get('in the topic alone', 0):,} are in their topics alone, and are read again after each restart; "
+        f"{due[:1].sum():,} messages become due within the hour, {due[:24].sum():,} within the day. "
+        f"{delayed['in buckets']:,} are in buckets: a broker that restarts does not read them from their topics. "
+        f"{delayed.get('in the topic alone', 0):,} are only in their topics, and are read again after each restart; "
         "`rebuild-delayed` would seal them."
     )
     lagging = (
-        f"All subscriptions together have {fleet['backlog']:,} entries to acknowledge. The picture on the left names "
-        "those that have most of them; where on the right cursors have hundreds of runs, a consumer acknowledges one "
-        "message here and one there, and somewhere before them one is stuck."
+        f"All subscriptions together have {fleet['backlog']:,} unacknowledged entries. The left picture shows the "
+        "largest backlogs. Cursors with hundreds of ranges in the right picture belong to consumers that acknowledge "
+        "out of order while an earlier message stays unacknowledged."
     )
     return f"""# A look at a fleet
 
 {fill(about, 120)}
 
 ```sh
-python -m bookstand.pipeline stats '/data/stores/*' --processes 2 --summary fleet.json
-python -m bookstand.pipeline stats '/data/stores/*' --master 'local[*]'       # the same on Spark
+bookstand spark stats '/data/stores/*' --processes 2 --summary fleet.json
+bookstand spark stats '/data/stores/*' --master 'local[*]'       # the same on Spark
 ```
 
 {fill(took, 120)}
 
-## When does the work come?
+## Due times
 
-![Delayed messages by the hour when they are due](fleet-due.svg)
+![Delayed messages by due hour](fleet-due.svg)
 
 {fill(waiting, 120)}
 
-## Who does not keep up?
+## Lagging subscriptions
 
 ![Subscriptions by backlog and by holes](fleet-subscriptions.svg)
 
@@ -263,7 +264,7 @@ python -m bookstand.pipeline stats '/data/stores/*' --master 'local[*]'       # 
 |---|---:|
 {chr(10).join(lines)}
 
-## Where is the space?
+## Disk space
 
 ![Stores by size and buckets by size](fleet-stores.svg)
 
@@ -273,22 +274,24 @@ python -m bookstand.pipeline stats '/data/stores/*' --master 'local[*]'       # 
 
 Many small buckets mean many small ledgers: `recut --least` merges them.
 
-## Reading it by program
+## Machine-readable output
 
-With `--json` or `--summary FILE` the same numbers come as JSON: `facts` is the sum over the fleet, `results` has each
-place's own. `due` maps hours since 1970 to messages; `hole_sizes` and `bucket_sizes` map powers of two to how many
-there are from that size up to the next; `backlogs` and `holes` name the ten largest.
+`--json` or `--summary FILE` write the same numbers as JSON: `facts` is the sum over the fleet, `results` has the
+numbers of each store. `due` maps hours since 1970 to messages; `hole_sizes` and `bucket_sizes` map powers of two to the
+number of items from that size up to the next; `backlogs` and `holes` contain the ten largest.
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description=__doc__)
     parser.add_argument("--stores", type=int, default=STORES)
-    parser.add_argument("--messages", type=int, default=MESSAGES, help="of each topic")
-    parser.add_argument("--in-buckets", type=int, default=IN_BUCKETS, help="of each store, besides")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="messages of each topic")
+    parser.add_argument(
+        "--in-buckets", type=int, default=IN_BUCKETS, help="additional messages in the buckets of each store"
+    )
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--page", type=Path, default=PAGE, help="where to (docs/)")
-    parser.add_argument("--json", type=Path, help="the numbers, too")
+    parser.add_argument("--page", type=Path, default=PAGE, help="output file (docs/)")
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("BOOKSTAND_FLEET")) as folder:
         sizes = options.stores, options.messages, options.in_buckets

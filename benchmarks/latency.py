@@ -1,4 +1,4 @@
-"""P2: one durable append at a time, in turn with the bare LMDB commit of an entry of the same size, on disk."""
+"""P2: single durable appends on disk, alternating with bare LMDB commits of an entry of the same size."""
 
 from __future__ import annotations
 

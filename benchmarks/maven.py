@@ -1,4 +1,4 @@
-"""Programs in Java that are measured, or measure: built by Maven, run by a JDK, missing where either is."""
+"""Java programs of the benchmarks, built by Maven. They are missing without Maven or a JDK."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BUILD = ROOT / "build" / "benchmarks"
 
 @cache
 def classpath(pom: str, build: str = "") -> str:
-    """Of what a pom of benchmarks/java compiles into the folder ``build`` and of the libraries that it brings."""
+    """Compile a pom of benchmarks/java into the folder ``build``, and return the class path with its libraries."""
     absent = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
     if absent:
-        raise Missing(f"no {' and no '.join(absent)} here")
+        raise Missing(f"{' and '.join(absent)} not installed")
     command = ["mvn", "-q", "-B", "-f", str(JAVA / pom), "compile"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

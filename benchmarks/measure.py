@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import select
@@ -18,11 +19,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Missing(Exception):  # noqa: N818
-    """A candidate that cannot run here; the text says why."""
+    """A candidate cannot run on this machine; the message contains the reason."""
 
 
 class Sample(NamedTuple):
-    """Seconds per operation: CPU of the whole process (user and system, all threads), and wall."""
+    """Seconds per operation: CPU time of the whole process (user and system, all threads), and wall time."""
 
     cpu: float
     wall: float
@@ -30,7 +31,7 @@ class Sample(NamedTuple):
 
 @dataclass
 class Series:
-    """The samples of one candidate, one a round."""
+    """The samples of one candidate, one per round."""
 
     samples: list[Sample] = field(default_factory=list)
 
@@ -44,12 +45,12 @@ class Series:
 
     @property
     def best_cpu(self) -> float:
-        """What it takes when nothing else is in the way."""
+        """CPU time of the best round, which other load disturbed least."""
         return min(sample.cpu for sample in self.samples)
 
 
 def timed(operation: Callable[[], object], count: int) -> Sample:
-    """One sample of `operation`, which does `count` operations."""
+    """Measure one call of `operation`, which performs `count` operations."""
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     operation()
@@ -59,7 +60,7 @@ def timed(operation: Callable[[], object], count: int) -> Sample:
 def interleave(
     candidates: Mapping[str, Callable[[], Sample]], rounds: int, warm_up: int = 1
 ) -> dict[str, Series | Missing]:
-    """Run every candidate once a round, the order turned by one each round, after `warm_up` uncounted rounds."""
+    """Run every candidate once per round, in rotating order, after `warm_up` uncounted rounds."""
     measured: dict[str, Series | Missing] = {name: Series() for name in candidates}
     names = list(candidates)
     for turn in range(-warm_up, rounds):
@@ -79,14 +80,14 @@ def interleave(
 
 
 def as_installed(bytecode: Path) -> dict[str, str]:
-    """The environment of a child that keeps compiled modules in the folder `bytecode`, so that all but the first find
-    them, as in an installation, whatever this process was told about writing them."""
+    """Return an environment in which child processes share compiled modules in the folder `bytecode`, as in an
+    installation, even if this process does not write bytecode."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return environment | {"PYTHONPYCACHEPREFIX": str(bytecode)}
 
 
 def child(code: str, *arguments: str, bytecode: Path) -> Sample:
-    """Run `python -c code` to its end: CPU of the child from exec to exit, and wall."""
+    """Run `python -c code`, and measure CPU and wall time of the child from exec to exit."""
     environment = as_installed(bytecode)
     command = [sys.executable, "-c", code, *arguments]
     start = time.perf_counter()
@@ -100,30 +101,40 @@ def child(code: str, *arguments: str, bytecode: Path) -> Sample:
 
 
 def private_mib(pid: int | str = "self") -> float:
-    """RssAnon of a process in MiB: what the process holds itself, without pages of mapped files."""
+    """Return the RssAnon of a process in MiB: its private memory, without pages of mapped files."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii") as status:
             for line in status:
                 if line.startswith("RssAnon:"):
                     return int(line.split()[1]) / 1024
     except OSError as error:
-        raise Missing("RssAnon is read from /proc, which is not here") from error
+        raise Missing("RssAnon needs /proc, which does not exist") from error
     raise Missing("/proc does not show RssAnon")
 
 
+def trimmed_bytes() -> int:
+    """Return the private memory of this process, after returning free heap memory to the system if possible."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    return round(private_mib() * (1 << 20))
+
+
 class Memory(NamedTuple):
-    """Private memory of a child in MiB: when it was ready, the most that was seen while it worked, and after."""
+    """Private memory of a child in MiB: when ready, at the observed peak, and at the end; and the output of the
+    child."""
 
     start: float
     peak: float
     end: float
-    said: str
+    output: str
 
 
 def child_memory(code: str, *arguments: str) -> Memory:
-    """Watch a child that calls `ready()`, works, and calls `done(text)`; both are defined for it.
+    """Watch the memory of a child that calls `ready()`, works, and calls `done(text)`, which this function defines.
 
-    Between the two its RssAnon is read as often as the parent can, so that a short peak is seen.
+    In between, its RssAnon is sampled as fast as possible, so that short peaks are observed.
     """
     prelude = (
         "import sys\n"
@@ -146,16 +157,16 @@ def child_memory(code: str, *arguments: str) -> Memory:
         start = peak = private_mib(process.pid)
         process.stdin.write("go\n")
         process.stdin.flush()
-        # A child that ends closes its side, which wakes the select, too.
+        # An exiting child closes the pipe, which also wakes the select.
         while not select.select([process.stdout], [], [], 0.0002)[0]:
             try:
                 peak = max(peak, private_mib(process.pid))
             except Missing:
                 break
-        said = process.stdout.readline().strip()
-        if not said:
+        output = process.stdout.readline().strip()
+        if not output:
             raise RuntimeError("the child ended before it was done")
         end = private_mib(process.pid)
         process.stdin.write("go\n")
         process.stdin.flush()
-    return Memory(start, max(peak, end), end, said)
+    return Memory(start, max(peak, end), end, output)

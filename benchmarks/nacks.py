@@ -1,7 +1,7 @@
 """P26: private memory of negatively acknowledged messages, nacked one by one through a subscription.
 
-Each kind is a process of its own. More messages take less each, since a few MiB are taken whatever their number: so the
-fewer of a quick run judge as strictly.
+Each kind runs in a separate process. A few MiB are independent of the number of messages, so the fewer messages of a
+quick run are judged more strictly.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ask(kind: str, messages: int) -> dict[str, Any]:
 def figure(row: Row, answers: Sequence[dict[str, Any]]) -> Figure:
     each = [answer["bytes"] for answer in answers]
     cpu = statistics.median(answer["cpu"] for answer in answers)
-    note = f"{answers[0]['nacked']:,} messages that need not exist, named by position; {cpu * 1e6:.1f} us of CPU a nack"
+    note = f"{answers[0]['nacked']:,} nonexistent messages, identified by position; {cpu * 1e6:.1f} us of CPU per nack"
     return Figure(
         row, value=statistics.median(each), ours=statistics.median(each), note=note, rounds={"ours": {"bytes": each}}
     )

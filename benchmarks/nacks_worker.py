@@ -1,11 +1,11 @@
-"""The process of P26: it negatively acknowledges messages one by one, and says by how much its private memory grew.
+"""Worker of P26: negatively acknowledges messages one by one, and reports the growth of its private memory.
 
-`python -m benchmarks.nacks_worker ordered|random MESSAGES` answers with a line of JSON.
+`python -m benchmarks.nacks_worker ordered|random MESSAGES` prints a line of JSON.
 
-Messages are named by their positions, 50,000 to a ledger, and need not exist: a negative acknowledgment does not read
-them. Each has been redelivered before, every tenth twice, so that it has a redelivery count; then each is nacked on its
-own with `Subscription.nack`, 10,000 a second by the subscription's clock, for the same delay or a random one, so long
-that none returns before all are nacked.
+Messages are identified by position, 50,000 per ledger, and do not exist: a negative acknowledgment does not read them.
+Each was redelivered once, every tenth one twice, so that it has a redelivery count. Then each is nacked with
+`Subscription.nack`, 10,000 per second of the subscription's clock. The delay is fixed or random, and long enough that
+none is redelivered before all are nacked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOUR = 3_600_000
 _START = 1_700_000_000_000
 _FIRST_LEDGER = 1_000
 _WARM_UP = 10_000
-_TOGETHER = 1_000
+_BATCH = 1_000
 _SEED = 26
 
 
@@ -42,17 +42,17 @@ def nack_all(kind: str, messages: int, path: Path) -> dict[str, Any]:
     clock = VirtualClock(_START)
     with bookstand.open(path, clock=clock) as store, store.topic("topic") as topic:
         subscription = topic.subscription("worker", SubscriptionConfig(negative_ack_precision_bits=8))
-        # Allocated once per process: modules and transient buffers.
+        # Allocate modules and transient buffers first.
         for _ in range(20):
-            _redeliver(subscription, clock, list(_positions(0, _TOGETHER)))
+            _redeliver(subscription, clock, list(_positions(0, _BATCH)))
         _nack(subscription, clock, kind, 0, _WARM_UP)
         first = _FIRST_LEDGER * PER_LEDGER
         gc.collect()
         memory = private_mib()
-        for start in range(0, messages, _TOGETHER):
-            together = list(_positions(first + start, first + min(start + _TOGETHER, messages)))
-            _redeliver(subscription, clock, together)
-            _redeliver(subscription, clock, together[::10])
+        for start in range(0, messages, _BATCH):
+            batch = list(_positions(first + start, first + min(start + _BATCH, messages)))
+            _redeliver(subscription, clock, batch)
+            _redeliver(subscription, clock, batch[::10])
         cpu = time.process_time()
         _nack(subscription, clock, kind, first, first + messages)
         cpu = time.process_time() - cpu
@@ -67,11 +67,11 @@ def _positions(first: int, last: int) -> Iterator[Position]:
 
 
 def _redeliver(subscription: Subscription, clock: VirtualClock, positions: Any) -> None:
-    """Let messages return once."""
+    """Redeliver messages once, which creates redelivery counts."""
     subscription.nack_many(positions, delay=0)
     clock.advance(0.1)
-    # There are none to read, and they are dropped.
-    if subscription.stats.nacked % _WARM_UP or subscription.receive(_TOGETHER, timeout=0) or subscription.stats.waiting:
+    # The messages do not exist, so they are dropped.
+    if subscription.stats.nacked % _WARM_UP or subscription.receive(_BATCH, timeout=0) or subscription.stats.waiting:
         raise RuntimeError("messages are still nacked, or were received")
 
 
@@ -79,7 +79,7 @@ def _nack(subscription: Subscription, clock: VirtualClock, kind: str, first: int
     chance = random.Random(_SEED)
     in_a_milli = PER_SECOND // 1_000
     for number, position in enumerate(_positions(first, last)):
-        # One hour for all, or a random moment of it.
+        # One hour, or a random time between one and two hours.
         delay = HOUR if kind == "ordered" else HOUR + int(chance.random() * HOUR)
         subscription.nack(position, delay)
         if number % in_a_milli == 0:

@@ -12,7 +12,7 @@ WINDOW = 2_000
 
 
 class Many:
-    """`append_many`, one call and one commit a batch."""
+    """`append_many`, with one call and one commit per batch."""
 
     def __init__(self, directory: Path) -> None:
         self._store = bookstand.open(directory / "store")
@@ -37,7 +37,7 @@ class Many:
 
 
 class Handles(Many):
-    """`append_async` with a handle each: at most WINDOW appends are under way, and every handle is waited for."""
+    """`append_async` with one handle per append, up to WINDOW outstanding appends, and a wait for every handle."""
 
     def append_batches(self, payloads: list[bytes], batches: int) -> None:
         submit = self._writer.append_async

@@ -1,4 +1,4 @@
-"""Where stores are put while they are measured: memory (tmpfs) where there is one, and the disk."""
+"""Locations of measured stores: tmpfs, if available, and disk."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _TMPFS_CANDIDATES = ("/dev/shm", "/run/user/{uid}", "/tmp")
 
 @dataclass(frozen=True)
 class Place:
-    """A folder to put stores in, and what to call it."""
+    """A folder for stores, and its kind for notes."""
 
     folder: Path
     kind: str
 
     @contextmanager
     def directory(self) -> Iterator[Path]:
-        """A new empty directory, removed at the end."""
+        """Create a directory, and remove it at the end."""
         self.folder.mkdir(parents=True, exist_ok=True)
         made = tempfile.mkdtemp(prefix="bookstand-bench-", dir=self.folder)
         try:
@@ -35,14 +35,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a measuring module is told: how thorough to be, and where to put things."""
+    """Options for the measuring modules: thoroughness and locations."""
 
     quick: bool
     disk: Place
     tmpfs: Place | None
 
     def memory(self, free_bytes: int = 1 << 30) -> Place:
-        """tmpfs if there is one with room, else the disk."""
+        """Return tmpfs if it has room, otherwise the disk."""
         if self.tmpfs is not None and shutil.disk_usage(self.tmpfs.folder).free >= free_bytes:
             return self.tmpfs
         return self.disk
@@ -67,14 +67,14 @@ def _tmpfs() -> Place | None:
 
 
 def _file_system(folder: Path) -> str | None:
-    """The type of the file system that holds `folder`, where /proc tells."""
+    """Return the type of the file system that contains `folder`; None without /proc."""
     try:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
     except OSError:
         return None
-    holds: tuple[int, str] | None = None
+    longest: tuple[int, str] | None = None
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
-        if folder.resolve().is_relative_to(point) and (holds is None or len(point) >= holds[0]):
-            holds = (len(point), kind)
-    return holds[1] if holds else None
+        if folder.resolve().is_relative_to(point) and (longest is None or len(point) >= longest[0]):
+            longest = (len(point), kind)
+    return longest[1] if longest else None

@@ -1,8 +1,8 @@
-"""What was published of the time bucket and of PIP-393 beside what is measured: ``python -m benchmarks.published``.
+"""Published figures of the time bucket and of PIP-393, compared with measurements: ``python -m benchmarks.published``.
 
-Prints the chapter's table row by row, PIP-393's figures, then what neither has: random delays, half and a tenth of the
-ids, and the published structure in Java in the same run. ``--svg FILE`` draws memory and time against the number of
-messages. Memory is what the process's private memory grew by; Java's is its heap after a collection.
+Prints the chapter's table row by row, PIP-393's figures, and additional measurements: random delays, half and a tenth
+of the ids, and the published structure in Java in the same run. ``--svg FILE`` draws memory and time against the number
+of messages. Memory is the growth of the process's private memory; for Java it is the heap after a collection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JAVA_UP_TO = 10_000_000
 
 
 class Measured(NamedTuple):
-    """Of one candidate: bytes and nanoseconds of CPU a message."""
+    """Bytes and CPU nanoseconds per message of one candidate."""
 
     memory: float
     add: float
@@ -38,14 +38,16 @@ class Measured(NamedTuple):
 
     @property
     def mib(self) -> float:
-        """Of 10 M."""
+        """Memory of 10 M messages in MiB."""
         return self.memory * 10_000_000 / MIB
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.published", description=__doc__)
-    parser.add_argument("--svg", metavar="FILE", nargs="?", const=PICTURE, type=Path, help="draw, too (docs/)")
-    parser.add_argument("--only-svg", action="store_true", help="draw, and print no tables")
+    parser.add_argument(
+        "--svg", metavar="FILE", nargs="?", const=PICTURE, type=Path, help="also draw a picture (docs/)"
+    )
+    parser.add_argument("--only-svg", action="store_true", help="draw, without printing tables")
     options = parser.parse_args(arguments)
     if not options.only_svg:
         for line in tables():
@@ -58,14 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @cache
 def ours(work: Work) -> Measured:
-    """Memory at ten times the messages, where a page more or less does not count; times in a run of their own."""
+    """Measure memory with ten times the messages, where single pages do not matter, and times in a separate run."""
     memory = alone("batches", work.sized(LARGE))
     return _measured(alone("batches", work, memory=False, drain="all"), memory)
 
 
 @cache
 def theirs(structure: str, work: Work) -> Measured | Missing:
-    """Time and memory of a second round, when Java's compiler is done."""
+    """Measure time and memory in a second round, when Java's JIT is warm."""
     with children(f"{structure}-java") as made:
         child = made[f"{structure}-java"]
         if isinstance(child, Missing):
@@ -89,12 +91,12 @@ def _measured(times: Answer, memory: Answer) -> Measured:
 def tables() -> Iterator[str]:
     yield from _chapter()
     yield from _pip()
-    yield from _beyond()
+    yield from _unpublished()
 
 
 def _chapter() -> Iterator[str]:
-    yield "The chapter on the time bucket: 10 M messages, 50 000 entries a ledger, MB of 2^20 bytes."
-    yield f"The heap of triples: {MB_HEAP:.0f} published; {10_000_000 * TRIPLE_BYTES / MIB:.1f} are its longs alone."
+    yield "The chapter on the time bucket: 10 M messages, 50 000 entries per ledger, MB of 2^20 bytes."
+    yield f"The heap of triples: {MB_HEAP:.0f} published, of which {10_000_000 * TRIPLE_BYTES / MIB:.1f} are its longs."
     yield ""
     head = ("x", "y", "published", "predicted", "Java here", "bookstand", "of published", "of the heap", "buckets")
     lines = [(*head, "B/entry: published", "Java", "bookstand")]
@@ -121,9 +123,9 @@ def _chapter() -> Iterator[str]:
             )
         )
     yield from _aligned(lines)
-    yield "0.235 B an entry is the chapter's best, 0.163 what it predicts for large buckets, 1 bit its lower limit."
+    yield "The chapter's best is 0.235 B per entry; it predicts 0.163 for large buckets, and 1 bit as the lower limit."
     yield ""
-    # A bucket of a second holds 102 of them; here 128.
+    # A bucket of a second holds 102 entries; here 128.
     day = ours(Work("ordered", per_milli=1, bits=7))
     batches = 24 * 3600 * 10_000 // 100
     heap = batches * TRIPLE_BYTES / MIB
@@ -152,7 +154,7 @@ def _pip() -> Iterator[str]:
     random = ours(RANDOM)
     lines.append(_complexity("bookstand, random delays", "-", random))
     yield from _aligned(lines)
-    yield "(x, y) is (1, 8), (8, 10), (8, 15). The PIP's M is 2**x*y; meant is x * 2**y."
+    yield "(x, y) is (1, 8), (8, 10), (8, 15). The PIP gives M as 2**x*y, but means x * 2**y."
     yield ""
 
 
@@ -160,12 +162,14 @@ def _complexity(name: str, published: str, measured: Measured | Missing) -> tupl
     if isinstance(measured, Missing):
         return (name, published, *["missing"] * 4)
     sizes = (1_000_000, 10_000_000, 36_000_000, 180_000_000)
-    told = f"{published}; measured {measured.memory:.3f}" if published != "-" else f"measured {measured.memory:.4f}"
-    return (name, told, *(f"{measured.memory * size / MIB:.2f} MB" for size in sizes))
+    complexity = (
+        f"{published}; measured {measured.memory:.3f}" if published != "-" else f"measured {measured.memory:.4f}"
+    )
+    return (name, complexity, *(f"{measured.memory * size / MIB:.2f} MB" for size in sizes))
 
 
-def _beyond() -> Iterator[str]:
-    yield f"Beyond what was published, 10 M ids, {PER_LEDGER:,} entries a ledger; CPU in nanoseconds a message."
+def _unpublished() -> Iterator[str]:
+    yield f"Not published: 10 M ids, {PER_LEDGER:,} entries per ledger; CPU in nanoseconds per message."
     head = ("workload", "structure", "B/entry", "add ns", "drain ns")
     lines = [head]
     for name, work in (
@@ -209,7 +213,7 @@ def draw(path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    # The same picture of the same figures, and text that can be read in the file.
+    # Make the picture reproducible, and store text as text.
     mpl.rcParams.update({"svg.hashsalt": "bookstand", "svg.fonttype": "none", "font.size": 9})
     import matplotlib.pyplot as plt
 

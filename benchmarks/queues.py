@@ -1,7 +1,8 @@
-"""P14: a durable queue end to end, publish, receive and acknowledge, beside what one would take instead.
+"""P14: a durable queue end to end (publish, receive and acknowledge), compared with alternatives.
 
-A backlog of messages of 1 KiB is published in batches of 100, then received and acknowledged in such batches until none
-is left; each batch is durable before the next. CPU time counts, of this process and of the candidate's server.
+A backlog of 1 KiB messages is published in batches of 100, then received and acknowledged in such batches until the
+queue is empty. Each batch is durable before the next one starts. The figure is the CPU time of this process and of the
+candidate's server.
 """
 
 from __future__ import annotations
@@ -26,32 +27,32 @@ from benchmarks.rows import Row
 
 BATCH = 100
 BATCHES = 100
-# Those that take half a millisecond for a message get a fifth of them; for litequeue a long backlog costs more.
+# Candidates that need half a millisecond per message get fewer; for litequeue a long backlog would cost more.
 FEWER_BATCHES = 20
 PAYLOAD_BYTES = 1 << 10
 
 
 class Queue(Protocol):
-    """Opened in an empty directory."""
+    """A queue that was opened in an empty directory."""
 
     def publish(self, payloads: list[bytes]) -> None:
-        """Durable on return."""
+        """Publish messages, durably on return."""
 
     def receive(self, count: int) -> list[Any]:
-        """What can be had, `count` at most, without waiting."""
+        """Receive up to `count` available messages, without waiting."""
         ...
 
     def payloads(self, messages: list[Any]) -> list[bytes]: ...
 
     def ack(self, messages: list[Any]) -> None:
-        """Durable on return."""
+        """Acknowledge messages, durably on return."""
 
     def left(self) -> int:
-        """How many messages are not acknowledged."""
+        """Return the number of unacknowledged messages."""
         ...
 
     def server_cpu(self) -> float:
-        """CPU seconds of its server so far; 0 if there is none."""
+        """Return the CPU seconds of the queue's server so far; 0 without a server."""
         ...
 
     def close(self) -> None: ...
@@ -69,7 +70,7 @@ CANDIDATES: dict[str, Callable[[Path], Queue]] = {
     "beanstalkd, piped": BeanstalkdPiped,
 }
 
-# row -> those of whom the fastest is the baseline
+# row -> candidates, of which the fastest is the baseline
 _AGAINST = {
     "P14": ("SQLite by hand",),
     "P14-tmpfs": ("SQLite by hand",),
@@ -99,7 +100,7 @@ def _measure(rows: list[Row], batches: int, place: Place, rounds: int) -> Iterat
 
 
 def figure(row: Row, measured: Mapping[str, Series | Missing], against: Sequence[str], note: str) -> Figure:
-    """The row against the fastest of `against`; if there are several, the note has them all, the missing ones too."""
+    """Compare with the fastest of `against`; if there are several, the note lists all, including missing ones."""
     found = {name: measured[name] for name in against}
     usable = {name: series for name, series in found.items() if isinstance(series, Series)}
     if len(against) > 1:
@@ -125,13 +126,13 @@ def _candidate(opened: Callable[[Path], Queue], batches: int, place: Place) -> C
 
 
 def pool() -> list[bytes]:
-    """The payloads of a batch."""
+    """Return the payloads of a batch."""
     content = random.Random(14).randbytes(BATCH * PAYLOAD_BYTES)
     return [content[start : start + PAYLOAD_BYTES] for start in range(0, len(content), PAYLOAD_BYTES)]
 
 
 def run(queue: Queue, payloads: list[bytes], batches: int) -> Sample:
-    """Everything through the queue once; RuntimeError if it does not come back whole."""
+    """Pass all messages through the queue once; raises RuntimeError if it does not return all of them."""
     received: list[bytes] = []
 
     def work() -> None:
@@ -146,7 +147,7 @@ def run(queue: Queue, payloads: list[bytes], batches: int) -> Sample:
     here = timed(work, count)
     served = queue.server_cpu() - served
     if sorted(received) != sorted(payloads * batches):
-        raise RuntimeError(f"{type(queue).__name__} gave {len(received)} messages, not the {count} published")
+        raise RuntimeError(f"{type(queue).__name__} returned {len(received)} of {count} messages, or wrong ones")
     if queue.left():
         raise RuntimeError(f"{type(queue).__name__} still has {queue.left()} messages")
     return Sample(here.cpu + served / count, here.wall)

@@ -1,5 +1,5 @@
-"""A topic with one subscription behind the same interface as the queues that it is held against. What is published at
-once is a batch of Pulsar's, of which each message is received and acknowledged by itself."""
+"""A topic with one subscription, behind the interface of the baseline queues. Each publish is one Pulsar batch, whose
+messages are received and acknowledged individually."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class TopicQueue:
 
     def left(self) -> int:
         cursor = self._subscription.cursor
-        in_part = cursor.partial_batches()
-        left = 0
+        partial = cursor.partial_batches()
+        remaining = 0
         for entry in cursor.unacked():
             metadata = Message(entry.data).metadata
-            left += len(in_part.get(entry.position, range(metadata.num_messages_in_batch or 1)))
-        return left
+            remaining += len(partial.get(entry.position, range(metadata.num_messages_in_batch or 1)))
+        return remaining
 
     def server_cpu(self) -> float:
         return 0.0

@@ -1,4 +1,4 @@
-"""P17: opening a topic with a million outstanding messages up to the first one in hand, beside reading them once."""
+"""P17: opening a topic with a backlog of a million messages to the first delivery, compared with reading them once."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 
 
 def restarted(kind: str, path: Path, messages: int, rounds: int) -> tuple[Series, Series, str]:
-    """Fill a store, then open it up to the first delivery and read it, in turn, a process each; and what the processes
-    took from their start on."""
+    """Fill a store, then alternately open it to the first delivery and read it, in separate processes. The note has the
+    CPU time of the whole processes."""
     _ask("fill", kind, path, messages)
     opened, read = Series(), Series()
     whole: dict[str, list[float]] = {"deliver": [], "read": []}
@@ -49,33 +49,33 @@ def restarted(kind: str, path: Path, messages: int, rounds: int) -> tuple[Series
         read.samples.append(Sample(answer["cpu"], answer["wall"]))
         whole["read"].append(answer["whole"])
     mine, other = (statistics.median(whole[action]) * 1e3 for action in ("deliver", "read"))
-    return opened, read, f"with the start of Python {mine:.0f} over {other:.0f}"
+    return opened, read, f"including the start of Python {mine:.0f} over {other:.0f}"
 
 
 def check(kind: str, messages: int, answer: dict[str, Any]) -> None:
-    """RuntimeError unless the first message is the right one, and as many are outstanding as were left."""
+    """Raise RuntimeError if the first message or the backlog is wrong."""
     acked = set(acknowledged(messages))
-    left = [number for number in range(messages) if number not in acked]
-    if answer["backlog"] != len(left):
-        raise RuntimeError(f"{answer['backlog']} messages are outstanding, not {len(left)}")
+    unacked = [number for number in range(messages) if number not in acked]
+    if answer["backlog"] != len(unacked):
+        raise RuntimeError(f"{answer['backlog']} messages are outstanding, not {len(unacked)}")
     number = answer["number"]
     if number in acked:
-        raise RuntimeError(f"message {number} was delivered, which is acknowledged")
+        raise RuntimeError(f"message {number} was delivered, but it is acknowledged")
     if kind == "plain":
-        if number != left[0]:
-            raise RuntimeError(f"message {number} was the first, not {left[0]}")
+        if number != unacked[0]:
+            raise RuntimeError(f"message {number} was the first, not {unacked[0]}")
         return
-    # Which of those that are due comes first is not looked at.
+    # Any due message may be the first.
     if START + delays(messages)[number] > RESTART[kind] + TICK_MILLIS:
-        raise RuntimeError(f"message {number} was the first, long before its time")
+        raise RuntimeError(f"message {number} was the first, long before its delivery time")
 
 
 def worse(figures: dict[str, Figure]) -> Figure:
-    """The figure with the higher cost; its note has the other."""
-    most, *others = sorted(figures.values(), key=lambda figure: figure.value or 0, reverse=True)
+    """Return the figure with the higher cost, with the other one in its note."""
+    worst, *others = sorted(figures.values(), key=lambda figure: figure.value or 0, reverse=True)
     for other in others:
-        most.note += f"; {other.note}: {other.value:.3g} ({other.ours:.3g} over {other.baseline:.3g} ms)"
-    return most
+        worst.note += f"; {other.note}: {other.value:.3g} ({other.ours:.3g} over {other.baseline:.3g} ms)"
+    return worst
 
 
 def _ask(action: str, kind: str, path: Path, messages: int) -> dict[str, Any]:

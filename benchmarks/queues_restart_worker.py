@@ -1,8 +1,7 @@
-"""The processes of P17: one fills a store, one opens it up to its first delivery, one reads the topic's entries.
+"""Workers of P17: they fill a store, open it to the first delivery, or read the topic's entries.
 
-`python -m benchmarks.queues_restart_worker fill|deliver|read plain|delayed PATH MESSAGES` answers with a line of JSON.
-What is measured begins when the modules are loaded, so that neither has the start of Python in it; `whole` is the CPU
-time of the process from its first moment.
+`python -m benchmarks.queues_restart_worker fill|deliver|read plain|delayed PATH MESSAGES` prints a line of JSON. The
+measurement starts after the modules have been loaded; `whole` is the CPU time of the whole process.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import bookstand
 from bookstand.delivery.topic import Topic
 from bookstand.delivery.topic_config import TopicConfig
-from bookstand.proto import delayed_bucket_metadata_pb2  # noqa: F401 - loaded when it is needed first
+from bookstand.proto import delayed_bucket_metadata_pb2  # noqa: F401 - otherwise loaded on first use
 from bookstand.testing.clock import VirtualClock
 
 PAYLOAD_BYTES = 128
@@ -33,18 +32,18 @@ _SEED = 17
 
 
 def delays(messages: int) -> list[int]:
-    """Milliseconds from START, drawn from the second hour."""
+    """Return random delays in milliseconds, from the second hour after START."""
     chance = random.Random(_SEED)
     return [chance.randrange(HOUR, 2 * HOUR) for _ in range(messages)]
 
 
 def acknowledged(messages: int) -> list[int]:
-    """A tenth of the messages in random order."""
+    """Return a tenth of the messages in random order."""
     return random.Random(_SEED + 1).sample(range(messages), messages // 10)
 
 
 def fill(kind: str, path: Path, messages: int) -> dict[str, Any]:
-    """All published, all of what is delayed tracked, a tenth acknowledged."""
+    """Publish all messages, track the delayed ones, and acknowledge a tenth."""
     with bookstand.open(path, clock=VirtualClock(START)) as store, _opened(store, kind, messages) as topic:
         subscription = topic.subscription(_SUBSCRIPTION)
         times = [START + delay for delay in delays(messages)]
@@ -56,9 +55,9 @@ def fill(kind: str, path: Path, messages: int) -> dict[str, Any]:
             positions += topic.publish_many(payloads, deliver_at=due)
         if kind == "delayed":
             if subscription.receive(1, timeout=0):
-                raise RuntimeError("a message came before its time")
+                raise RuntimeError("a message was delivered before its delivery time")
             if subscription.stats.delayed != messages:
-                raise RuntimeError(f"{subscription.stats.delayed} messages wait, not {messages}")
+                raise RuntimeError(f"{subscription.stats.delayed} messages are delayed, not {messages}")
         numbers_acked = acknowledged(messages)
         for first in range(0, len(numbers_acked), _COMMIT):
             subscription.ack_many([positions[number] for number in numbers_acked[first : first + _COMMIT]])
@@ -66,7 +65,7 @@ def fill(kind: str, path: Path, messages: int) -> dict[str, Any]:
 
 
 def deliver(kind: str, path: Path, messages: int) -> dict[str, Any]:
-    """Everything from `bookstand.open` to the first message in hand."""
+    """Measure from `bookstand.open` to the first delivered message."""
     wall, cpu = time.perf_counter(), time.process_time()
     store = bookstand.open(path, clock=VirtualClock(RESTART[kind]))
     topic = _opened(store, kind, messages)
@@ -79,7 +78,7 @@ def deliver(kind: str, path: Path, messages: int) -> dict[str, Any]:
 
 
 def read(kind: str, path: Path, messages: int) -> dict[str, Any]:
-    """All entries of the topic's ledgers, digests checked, the fastest way there is: payloads by the ledger."""
+    """Read all entries of the topic with verified digests, the fastest way: payloads ledger by ledger."""
     with bookstand.open(path, read_only=True) as store:
         ledgers = [info.ledger_id for info in store.managed_ledger(_TOPIC).ledgers if info.entries]
         wall, cpu = time.perf_counter(), time.process_time()
@@ -96,13 +95,13 @@ def _since(cpu: float, wall: float) -> dict[str, float]:
 
 
 def _opened(store: bookstand.Store, kind: str, messages: int) -> Topic:
-    """Ledgers and buckets have the 50 000 messages that they have by default, or fewer where there are not so many."""
-    most = min(50_000, messages // 20)
+    """Open the topic with the default of 50 000 messages per ledger and bucket, or fewer for small benchmarks."""
+    limit = min(50_000, messages // 20)
     config = TopicConfig(
         delayed_delivery_tracker="bucket" if kind == "delayed" else "in_memory",
         delayed_delivery_tick_time_millis=TICK_MILLIS,
-        delayed_delivery_min_index_count_per_bucket=most,
-        max_entries_per_ledger=most,
+        delayed_delivery_min_index_count_per_bucket=limit,
+        max_entries_per_ledger=limit,
     )
     return store.topic(_TOPIC, config)
 

@@ -1,12 +1,12 @@
-"""P12 and P12s: 10 M delayed messages of 50 topics, from a table, into 200 buckets of a store, on Spark.
+"""P12 and P12s: rebuilding 200 buckets of a store from a table of 10 M delayed messages of 50 topics, on Spark.
 
-Ours is the job ``rebuild-delayed`` as anyone runs it, from its plan to the last commit. P12 holds it against a process
-that reads the same table with the same library, seals with the same function and commits the same transactions, without
-Spark and without what makes a job repeatable. P12s holds it against the design that suggests itself on Spark: rows are
-shuffled to the bucket that they belong to, and each group is sealed (``applyInArrow``, or ``applyInPandas``: whichever
-is faster), given that it is known beforehand which ledger is which bucket, and without any column of text.
+Ours is the job ``rebuild-delayed``, from its plan to the last commit. P12 compares it with one process that reads the
+same table with the same library, seals with the same function and commits the same transactions, without Spark and
+without the steps that make a job repeatable. P12s compares it with the obvious design on Spark: rows are shuffled to
+their bucket, and each group is sealed with ``applyInArrow`` or ``applyInPandas``, whichever is faster. That baseline
+knows the bucket of each ledger in advance, and has no string column.
 
-CPU time is that of all processes: this one, the JVM, and Python's workers. The session is there and warm.
+CPU time is that of all processes: this one, the JVM, and the Python workers. The session is warm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOPICS, BUCKETS, PER_BUCKET = 50, 4, 50_000
 MASTER = "local[2]"
 _NOW = 1_700_000_000_000
 _HOUR = 3_600_000
-# The table, the staged snapshots, and the store with those of all candidates.
+# The table, the staged snapshots, and the stores of all candidates.
 _ROOM = 4 << 30
 _TOPIC = "persistent://public/default/topic-{}"
 _CURSOR = "sub"
@@ -52,8 +52,8 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
         else:
             shuffles = {name: one for name in ("arrow", "pandas") if isinstance(one := measured[name], Series)}
             best = min(shuffles, key=lambda name: shuffles[name].cpu, default="arrow")
-            told = ", ".join(f"{name} {series.cpu:.2f} CPU s" for name, series in shuffles.items())
-            yield ratio(row, measured["ours"], measured[best], f"{note}; {told}")
+            notes = ", ".join(f"{name} {series.cpu:.2f} CPU s" for name, series in shuffles.items())
+            yield ratio(row, measured["ours"], measured[best], f"{note}; {notes}")
 
 
 def take_turns(folder: Path, rounds: int, topics: int) -> dict[str, Series | Missing]:
@@ -93,16 +93,16 @@ def ours(store: Path, files: Sequence[str], runner: Any, work: Path) -> None:
         raise RuntimeError(str(summary))
 
 
-# -- what is rebuilt ---------------------------------------------------------------------------------------------------
+# -- data --------------------------------------------------------------------------------------------------------------
 
 
 def ledgers_of(topic: int) -> range:
-    """A ledger for each bucket."""
+    """Return the ledgers of a topic, one for each bucket."""
     return range(topic * BUCKETS, (topic + 1) * BUCKETS)
 
 
 def write_table(folder: Path, topics: int) -> list[str]:
-    """Messages in their order, delays spread over an hour; a row group for each topic."""
+    """Write messages in ascending order with delays of up to an hour, and one row group for each topic."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -125,7 +125,7 @@ def write_table(folder: Path, topics: int) -> list[str]:
 
 
 def write_store(path: Path, topics: int) -> Path:
-    """The records of topics and cursors. Whose messages are in the table needs no entries here."""
+    """Write the records of topics and cursors. The messages are in the table, so there are no entries."""
     import bookstand
     from bookstand.managed_ledger.records import (
         CursorInfo,
@@ -148,13 +148,13 @@ def write_store(path: Path, topics: int) -> Path:
 
 
 def check(path: Path, topics: int) -> None:
-    """All buckets are there, and all of them are named."""
+    """Verify that all buckets exist and that a property references each; then delete the store."""
     import bookstand
 
     with bookstand.open(path, read_only=True) as store:
         found = store.bucket_snapshots()
     if len(found) != topics * BUCKETS or any(one.orphaned or one.messages != PER_BUCKET for one in found):
-        raise RuntimeError(f"there are {len(found)} buckets, not all with {PER_BUCKET} messages each")
+        raise RuntimeError(f"found {len(found)} buckets, not {topics * BUCKETS} with {PER_BUCKET} messages each")
     for file in path.iterdir():
         file.unlink()
 
@@ -164,7 +164,7 @@ def check(path: Path, topics: int) -> None:
 
 @contextmanager
 def _session(folder: Path) -> Iterator[Any]:
-    """As the job's command begins one for short work on one machine."""
+    """Start a session like the job's command does for short work on one machine."""
     from pyspark.sql import SparkSession
 
     from bookstand.pipeline.spark.java import java_home
@@ -187,7 +187,7 @@ def _session(folder: Path) -> Iterator[Any]:
 
 
 def tree_cpu() -> float:
-    """CPU seconds of this process and all below it, with those that have ended."""
+    """Return the CPU seconds of this process and its descendants, including exited ones."""
     ticks = 0
     children: dict[int, list[int]] = {}
     spent: dict[int, int] = {}
@@ -195,7 +195,7 @@ def tree_cpu() -> float:
         if not entry.name.isdigit():
             continue
         try:
-            # The name, in parentheses, may have anything in it.
+            # The fields follow the process name in parentheses, which may contain any character.
             words = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue

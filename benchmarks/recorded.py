@@ -1,7 +1,7 @@
-"""The figures that were measured last, row by row, with the machine and the date: docs/benchmarks.json.
+"""Recorded figures of each row with machine and date, in docs/benchmarks.json.
 
-``python -m benchmarks --record`` writes them, misses too. A row that is not measured again keeps what it had; one that
-could not be measured says why.
+``python -m benchmarks --record`` writes them, including missed goals and rows that could not be measured. Other rows
+keep their recorded figures.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from benchmarks.measure import ROOT
 from benchmarks.rows import BY_NAME, ROWS
 
 FILE = ROOT / "docs" / "benchmarks.json"
-_KEPT = ("value", "ours", "baseline", "clocks", "note")
+_RECORDED = ("value", "ours", "baseline", "clocks", "note")
 
 
 def record(figure: Figure, quick: bool, file: Path = FILE) -> None:
-    """Write the figure in place of the one before; rows that are none any more go."""
+    """Replace the recorded figure of a row. Rows that no longer exist are dropped."""
     rows = recorded(file)
     measured = figure.as_json()
     rows[figure.row.row] = {
-        **{name: measured[name] for name in _KEPT},
+        **{name: measured[name] for name in _RECORDED},
         "at": datetime.now(UTC).strftime("%Y-%m-%d"),
         "rounds": "fewer" if quick else "all",
         "machine": machine(),
         "load": round(os.getloadavg()[0], 1),
     }
     ordered = {row.row: rows[row.row] for row in ROWS if row.row in rows}
-    growing = file.with_suffix(".growing")
-    growing.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
-    growing.replace(file)
+    temporary = file.with_suffix(".growing")
+    temporary.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
+    temporary.replace(file)
 
 
 def recorded(file: Path = FILE) -> dict[str, dict[str, Any]]:
-    """By row; empty if nothing was recorded."""
+    """Return the recorded figures by row."""
     if not file.exists():
         return {}
     found: dict[str, dict[str, Any]] = json.loads(file.read_text())
@@ -47,7 +47,7 @@ def recorded(file: Path = FILE) -> dict[str, dict[str, Any]]:
 
 
 def machine() -> str:
-    """What it was measured on."""
+    """Describe this machine."""
     return f"{_processor()}, {os.cpu_count()} processors, {platform.system()}, Python {platform.python_version()}"
 
 

@@ -1,6 +1,6 @@
-"""P23 and the PM rows: recovery and scans of large ledgers, in time and in private memory.
+"""P23 and the PM rows: time and private memory of recovery and scans of large ledgers.
 
-Recovery closes a ledger, so every round works on a copy of one prepared store.
+Recovery closes a ledger, so every round uses a copy of a prepared store.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ done(str(count))
 
 @dataclass(frozen=True)
 class Prepared:
-    """A store left with unclosed ledgers: a tiny one to warm up with, one of SMALL and one of LARGE entries."""
+    """A store with open ledgers: a tiny one to warm up, one of SMALL and one of LARGE entries."""
 
     path: Path
     tiny: int
@@ -88,7 +88,7 @@ def _prepare(path: Path) -> Prepared:
             ids.append(writer.id)
             for start in range(0, size - 1, _COMMIT):
                 writer.append_many([b"%012d" % number for number in range(start, min(start + _COMMIT, size - 1))])
-            # Recovery reads what follows the last-add-confirmed inside the last entry: after this one, only itself.
+            # Recovery reads from the last-add-confirmed in the last entry on: after this append, only this entry.
             writer.append(b"%012d" % (size - 1))
     return Prepared(path, *ids)
 
@@ -101,7 +101,7 @@ def _large_entries(path: Path) -> tuple[Path, int]:
 
 
 def _long_tail(path: Path) -> tuple[Path, int]:
-    """Deferred sync without a force: no entry carries a last-add-confirmed, so recovery reads all of them."""
+    """Write with deferred sync and no force: no entry has a last-add-confirmed, so recovery reads all entries."""
     with bookstand.open(path) as store:
         writer = store.create_ledger(deferred_sync=True)
         for first in range(0, TAIL_ENTRIES, 1_000):
@@ -130,8 +130,8 @@ def _time(row: Row, prepared: Prepared, copy: Path, rounds: int, note: str) -> F
 
 def _memory(row: Row, code: str, path: Path, ledger: int, entries: int) -> Figure:
     memory = child_memory(code, str(path), str(ledger))
-    if memory.said != str(entries):
-        return failure(row, f"{memory.said} entries, not {entries}")
+    if memory.output != str(entries):
+        return failure(row, f"{memory.output} entries, not {entries}")
     return Figure(
         row,
         value=memory.peak - memory.start,

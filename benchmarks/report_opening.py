@@ -1,4 +1,4 @@
-"""PRopen: how long a browser takes to open a report; the note has how large it is, and what making it takes."""
+"""PRopen: time for a browser to load a report. The note contains its size and the CPU time of creating it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
         size = file.write_bytes(text.encode())
         seconds = []
         for _ in range(bench.rounds(3, 9)):
-            # A browser of its own each time, which has nothing of it yet.
+            # Use a new browser each time, with an empty cache.
             with chromium.browser() as browser:
-                browser.look(1280)
+                browser.set_viewport(1280)
                 browser.open(file)
                 if browser.run("document.querySelectorAll('[data-table=ledgers] tbody tr').length") == 0:
                     yield failure(row, "its tables are empty")
                     return
                 seconds.append(browser.seconds_to_load)
     value = statistics.median(seconds)
-    note = f"{size / 1e6:.2f} MB, made in {cpu:.1f} s of CPU"
+    note = f"{size / 1e6:.2f} MB, created in {cpu:.1f} s of CPU"
     yield Figure(row, value=value, ours=value, note=note, rounds={"ours": {"wall s": seconds}})

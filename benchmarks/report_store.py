@@ -1,4 +1,4 @@
-"""A store as large as reports have to be quick for: 10 000 ledgers, and a subscription with 5 million holes."""
+"""A large store for report benchmarks: 10 000 ledgers, and a subscription with 5 million holes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ LEDGERS = 10_000
 HOLES = 5_000_000
 _START = 1_800_000_000_000
 _TOPIC_LEDGERS = 100
-_TOGETHER = 200
+_LEDGERS_PER_COMMIT = 200
 
 
 def make(path: Path, ledgers: int = LEDGERS, holes: int = HOLES) -> None:
-    """Ledgers of an entry each, of all sizes up to 64 KiB, over some weeks; a topic that is there by its record alone,
-    of every three entries of which one is acknowledged."""
+    """Create ledgers with one entry of up to 64 KiB each, over some weeks, and a topic that consists only of its
+    record, with one of every three entries acknowledged."""
     chance = np.random.default_rng(5)
     clock = VirtualClock(_START)
     sizes = np.exp2(chance.uniform(0, 16, ledgers)).astype(int)
     with bookstand.open(path, durability="none", clock=clock) as store:
-        for start in range(0, ledgers, _TOGETHER):
-            with store.transaction() as together:
-                for size in sizes[start : start + _TOGETHER].tolist():
-                    together.append(together.create_ledger(), chance.bytes(size))
+        for start in range(0, ledgers, _LEDGERS_PER_COMMIT):
+            with store.transaction() as transaction:
+                for size in sizes[start : start + _LEDGERS_PER_COMMIT].tolist():
+                    transaction.append(transaction.create_ledger(), chance.bytes(size))
             clock.advance(12 * 3600)
         each = holes // _TOPIC_LEDGERS
         topic = plant(store, "orders", _TOPIC_LEDGERS, 3 * each)

@@ -1,4 +1,4 @@
-"""The table of rows: what each figure is called, what it is held against, and its goal."""
+"""The table of rows: name, baseline and goal of each figure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound that a row's value is judged by."""
+    """Bound for the value of a row."""
 
     sign: str
     bound: float
@@ -29,7 +29,7 @@ def at_most(bound: float) -> Goal:
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: `measured_in` is the unit of the absolute figures beside the value, `module` measures it."""
+    """One figure. `measured_in` is the unit of the absolute figures, and `module` measures the row."""
 
     row: str
     name: str
@@ -40,18 +40,18 @@ class Row:
     module: str
 
 
-_MANY = "append_many, 128 B, 2 000 a commit"
-_HANDLES = "append_async, a handle each, window 2 000"
-_THREADS = "64 threads appending one by one to one writer"
+_MANY = "append_many, 128 B, 2 000 per commit"
+_HANDLES = "append_async, one handle each, window 2 000"
+_THREADS = "64 threads appending single entries to one writer"
 _RAW = "raw LMDB put loop"
 _SQLITE = "SQLite executemany (WAL, FULL, packed rowid)"
 _ROCKSDB = "RocksDB (rocksdict), synced WriteBatch"
 _CURSOR = "raw LMDB cursor, every key and value"
 _IMPORT = "python -c 'import lmdb'"
-_SETS = "a plain set for each ledger behind the same lock"
-_SORTED = "SortedDict of ranges for each ledger behind the same lock"
+_SETS = "a plain set per ledger with a lock"
+_SORTED = "SortedDict of ranges per ledger with a lock"
 _DECODER = "decoding the same acks from Pulsar's {} in memory"
-_SQLITE_QUEUE = "SQLite by hand (WAL, FULL, leases)"
+_SQLITE_QUEUE = "hand-written SQLite queue (WAL, FULL, leases)"
 _REDIS_QUEUE = "Redis (appendfsync always, in-flight set by script), redis-py"
 _TIMES = "the published structure in Java, one add per message"
 
@@ -80,8 +80,8 @@ def _seal(row: str, what: str, against: str, goal: Goal) -> Row:
 
 
 def _waiting(row: str, what: str, goal: Goal | None = None) -> Row:
-    what = f"1 M delayed messages on buckets, {what}: speed"
-    return Row(row, what, "x", "Pulsar 4.2.4, the lowest recorded", goal, "CPU ns/message", "delayed_adding")
+    what = f"1 M delayed messages in buckets, {what}: speed"
+    return Row(row, what, "x", "Pulsar 4.2.4, lowest recorded figure", goal, "CPU ns/message", "delayed_adding")
 
 
 def _queue(row: str, against: str, goal: Goal | None = None) -> Row:
@@ -96,26 +96,26 @@ def _rebuild(row: str, against: str, goal: Goal) -> Row:
 
 def _log(row: str, what: str, goal: Goal | None = None) -> Row:
     what = f"every entry of a bookie's log of 1 GiB, {what}, digests checked: speed"
-    return Row(row, what, "x", "google-crc32c, two calls an entry", goal, "CPU us/entry", "disk_reading")
+    return Row(row, what, "x", "google-crc32c, two calls per entry", goal, "CPU us/entry", "disk_reading")
 
 
 def _wire(row: str, version: str, goal: Goal) -> Row:
-    what = f"durable adds over the bookies' protocol, {version}, 128 B, 2 000 under way: speed"
-    return Row(row, what, "x", "a bookie of BookKeeper 4.18.0, its own client", goal, "CPU us/add", "bookie_adds")
+    what = f"durable adds over the bookie protocol, {version}, 128 B, 2 000 outstanding: speed"
+    return Row(row, what, "x", "a BookKeeper 4.18.0 bookie with its own client", goal, "CPU us/add", "bookie_adds")
 
 
 def _start(row: str, where: str, against: str, goal: Goal | None = None) -> Row:
-    what = f"from a server's start {where} to its first durable add: speed"
+    what = f"server start {where} to first durable add: speed"
     return Row(row, what, "x", against, goal, "wall ms", "bookie_startup")
 
 
 def _ledgers(row: str, what: str) -> Row:
-    what = f"{what} a topic of 10 000 ledgers: CPU time"
+    what = f"{what} of a topic of 10 000 ledgers: CPU time"
     return Row(row, what, "x", "10 ledgers", at_most(150), "CPU us", "topic_rollover")
 
 
 def _nacked(row: str, what: str, goal: Goal) -> Row:
-    what = f"private memory of messages nacked one by one, 10 000 a second, with redelivery counts, {what}"
+    what = f"private memory of messages nacked one by one, 10 000 per second, with redelivery counts, {what}"
     return Row(row, what, "bytes each", "-", goal, "RssAnon bytes/message", "nacks")
 
 
@@ -148,7 +148,7 @@ ROWS: tuple[Row, ...] = (
     _index("P6", "random delay of 0 to 1 h, add_many of 10 000: speed", at_least(10)),
     Row(
         "P6m",
-        "time index, 10 M with random delay: how many of ours fit in its memory",
+        "time index, 10 M messages with random delay: baseline memory over ours",
         "x",
         _TIMES,
         at_least(6),
@@ -158,28 +158,28 @@ ROWS: tuple[Row, ...] = (
     _index("P6d", "ordered (8,10), drained into columns: speed", at_least(0.4)),
     Row(
         "P7",
-        "time index, memory of 10 M messages, the worst of four rows",
+        "time index, memory of 10 M messages, worst of four rows",
         "x",
         "the published table: 25, 20.48, 11 and 2.25 MB",
         at_most(0.2),
         "private MiB",
         "time_index",
     ),
-    _seal("P8", "bitmaps and commit included: speed", "protobuf (upb) that only encodes its messages", at_least(2)),
-    _seal("P8p", "its segments alone: speed", "protobuf (upb) that encodes them", at_least(5)),
+    _seal("P8", "bitmaps and commit included: speed", "protobuf (upb) only encoding the messages", at_least(2)),
+    _seal("P8p", "segments only: speed", "protobuf (upb) encoding them", at_least(5)),
     _seal("P8j", "bitmaps and commit included: speed", "Pulsar 4.2.4, as recorded", at_least(5)),
     Row(
         "P9",
-        "flush with 1 dirty ledger of 100 to 100 000 with acks: the worse growth of bytes and CPU",
+        "flush with 1 dirty ledger of 100 to 100 000 with acks: growth of bytes or CPU, whichever is worse",
         "x",
-        "the cheapest of these sizes",
+        "cheapest of these sizes",
         at_most(2),
         "CPU us or bytes/flush",
         "cursor_flushes",
     ),
     Row(
         "P9b",
-        "flush with 1 dirty ledger of 10 000 with 100 holes each: how many fit in the bytes of a full snapshot",
+        "flush with 1 dirty ledger of 10 000 with 100 holes each: bytes of a full snapshot over ours",
         "x",
         "Pulsar's ranges",
         at_least(1_000),
@@ -190,18 +190,18 @@ ROWS: tuple[Row, ...] = (
     _open("P10-words", "long arrays"),
     Row(
         "P10m",
-        "private memory that opening a cursor of 10 M acks over 1 000 ledgers takes",
+        "private memory of opening a cursor of 10 M acks over 1 000 ledgers",
         "x",
-        "the limit of its cache",
+        "its cache limit",
         at_most(1.1),
         "RssAnon MiB",
         "cursor_opening",
     ),
     Row(
         "P11",
-        "beginning again with 100 buckets of 50 000 delayed messages: speed",
+        "restart with 100 buckets of 50 000 delayed messages: speed",
         "x",
-        "reading when they are due from the topic's messages",
+        "reading the delivery times from the topic's messages",
         at_least(50),
         "CPU ms",
         "delayed_recovery",
@@ -230,7 +230,7 @@ ROWS: tuple[Row, ...] = (
         "P13f",
         "delayed_index through Spark, filtered by time and ledger: speed",
         "x",
-        "reading all of it",
+        "reading all rows",
         at_least(3),
         "wall ms",
         "spark_reading",
@@ -249,10 +249,10 @@ ROWS: tuple[Row, ...] = (
     _queue("P14r", _REDIS_QUEUE, at_least(3)),
     _queue("P14r-tmpfs", _REDIS_QUEUE),
     _queue("P14r-fast", "Redis at its fastest: leases by score, hiredis"),
-    _queue("P14q", "the best of persist-queue, litequeue, huey and beanstalkd, made durable", at_least(15)),
+    _queue("P14q", "best of persist-queue, litequeue, huey and beanstalkd, made durable", at_least(15)),
     Row(
         "P15",
-        "private memory of 100 M delayed messages on buckets",
+        "private memory of 100 M delayed messages in buckets",
         "bytes each",
         "-",
         at_most(4),
@@ -261,7 +261,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "P15g",
-        "100 M delayed messages on buckets: worst growth of CPU per add, per poll, and per bucket of a restart",
+        "100 M delayed messages in buckets: worst growth of CPU per add, per poll, and per bucket of a restart",
         "x",
         "1 M messages",
         at_most(1.5),
@@ -270,8 +270,8 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "P17",
-        "restart with 1 M messages outstanding, 10 % acknowledged out of order, until the first delivery: the worse "
-        "of plain and delayed ones",
+        "restart with a backlog of 1 M messages, 10 % acknowledged out of order, to the first delivery: plain or "
+        "delayed messages, whichever is worse",
         "x",
         "reading the topic's entries once",
         at_most(0.1),
@@ -280,16 +280,16 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "P16",
-        "200 seals of delayed messages, at most 10 buckets: how often a message is written",
+        "200 seals of delayed messages, at most 10 buckets: write amplification",
         "times",
-        "the two smallest neighbours, as PIP-195 has it",
+        "merging the two smallest neighbors, as in PIP-195",
         at_most(3.5),
         "bytes stored/sealed",
         "delayed_merging",
     ),
     _ack("P18", "one by one", _SETS, at_least(0.6)),
-    _ack("P18b", "in batches of 1 000 of a ledger", _SORTED, at_least(10)),
-    _ack("P18b-mixed", "in batches of 1 000 of all ledgers", _SORTED),
+    _ack("P18b", "in batches of 1 000 per ledger", _SORTED, at_least(10)),
+    _ack("P18b-mixed", "in batches of 1 000 across ledgers", _SORTED),
     Row(
         "P18m",
         "private memory of 1 M random acks over 100 ledgers",
@@ -308,14 +308,14 @@ ROWS: tuple[Row, ...] = (
         "CPU ns or bytes/entry",
         "time_index",
     ),
-    _waiting("P20", "added by 1 000, sealing included", at_least(3)),
-    _waiting("P20d", "drained by 1 000 into columns, loading and deleting included", at_least(20)),
-    _waiting("P20d-positions", "drained by 1 000 into lists, loading and deleting included"),
+    _waiting("P20", "added in batches of 1 000, sealing included", at_least(3)),
+    _waiting("P20d", "drained in batches of 1 000 into columns, loading and deleting included", at_least(20)),
+    _waiting("P20d-positions", "drained in batches of 1 000 into lists, loading and deleting included"),
     Row(
         "P21",
-        "private memory of an index of delayed messages that 1, 10 and 100 subscriptions share: largest",
+        "private memory of an index of delayed messages shared by 1, 10 and 100 subscriptions: largest",
         "x",
-        "the smallest",
+        "smallest",
         at_most(1.1),
         "private MiB",
         "delayed_sharing",
@@ -328,25 +328,25 @@ ROWS: tuple[Row, ...] = (
     _wire("P25", "version 2", at_least(1.5)),
     _wire("P25v3", "version 3", at_least(0.8)),
     _start(
-        "P25s", "with nothing there", "ZooKeeper, initnewcluster and a bookie of the originals in turn", at_least(10)
+        "P25s", "without existing data", "ZooKeeper, initnewcluster and a bookie, one after the other", at_least(10)
     ),
-    _start("P25s-again", "on what an earlier start has made", "a bookie and ZooKeeper of the originals in one process"),
-    _nacked("P26", "in order, for the same hour", at_most(0.5)),
+    _start("P25s-again", "with existing data", "a bookie and ZooKeeper in one process"),
+    _nacked("P26", "in order, for one hour", at_most(0.5)),
     _nacked("P26r", "for a random time between one hour and two", at_most(6)),
-    _ledgers("P29", "rollover of"),
+    _ledgers("P29", "rollover"),
     _ledgers("P29o", "opening"),
     Row(
         "P27",
-        "nth, skip and backlog on 20 MB of acknowledgments with a cache of 3 MiB: CPU, the worst of them",
+        "nth, skip and backlog on 20 MB of acknowledgments with a cache of 3 MiB: CPU, worst of the three",
         "x",
-        "the same with all of it in memory",
+        "the same with all pages in memory",
         at_most(3),
         "CPU us/call",
         "cursor_cache",
     ),
     Row(
         "P28",
-        "acknowledging a message in each of 10 000 ledgers that are not in memory, by one call: CPU each",
+        "acknowledging a message in each of 10 000 ledgers that are not in memory, in one call: CPU each",
         "x",
         "1 000 ledgers",
         at_most(1.5),
@@ -364,7 +364,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "PRopen",
-        "a report on 10 000 ledgers and 5 M holes: until headless Chromium has loaded it",
+        "report on 10 000 ledgers and 5 M holes: load time in headless Chromium",
         "s",
         "-",
         at_most(2),
@@ -374,14 +374,15 @@ ROWS: tuple[Row, ...] = (
     _memory("PMscan", "a scan of 10 M entries"),
     _memory("PMscan-large", "a scan of 256 entries of 2 MiB"),
     _memory("PMrecover", "a recovery open of 10 M entries"),
-    _memory("PMrecover-tail", "a recovery open that reads 100 MiB behind the last-add-confirmed"),
+    _memory("PMrecover-tail", "a recovery open that reads 100 MiB after the last-add-confirmed"),
 )
 
 BY_NAME = {row.row: row for row in ROWS}
 
 
 def select(names: list[str]) -> list[Row]:
-    """The rows asked for; one brings its companions (`P1` also `P1-disk`), no name brings all. KeyError: no such."""
+    """Return the named rows with their companions (`P1` includes `P1-disk`); all rows without a name. Raises
+    KeyError."""
     if not names:
         return list(ROWS)
     for name in names:

@@ -1,4 +1,4 @@
-"""P4: all entries of a closed ledger, every digest checked, beside a bare cursor over values of the same size."""
+"""P4: scan of a closed ledger with verified digests, compared with a bare cursor over values of the same size."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
         for row in rows:
             scan, collect = forms[row.row]
             if collect() != expected:
-                raise RuntimeError(f"{row.row}: the scan did not give what was written")
+                raise RuntimeError(f"{row.row}: the scan returned other entries than were written")
             candidates[row.row] = lambda scan=scan: timed(scan, ENTRIES)
         measured = interleave(candidates, bench.rounds(11, 31))
     for row in rows:

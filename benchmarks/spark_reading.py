@@ -1,25 +1,25 @@
-"""P13, P13f, P13m: reading through Spark, beside Parquet, beside itself without filters, and beside itself alone.
+"""P13, P13f, P13m: reading through Spark, compared with Parquet, with unfiltered reads, and with reads without Spark.
 
-All runs of one session on two cores. CPU time is that of the whole tree of processes: Spark's Java and its workers.
+All runs share a session on two cores. CPU time is that of the whole process tree, including Spark's JVM and workers.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import random
 import struct
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.figures import Figure, ratio
 from benchmarks.measure import ROOT, Missing, Sample, interleave
 from benchmarks.places import Bench
+from benchmarks.rebuilding import tree_cpu
 from benchmarks.rows import Row
 
 if TYPE_CHECKING:
@@ -46,18 +46,18 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
     except ImportError as error:
         raise Missing(str(error)) from error
     place = bench.memory(4 << 30)
-    wanted = {row.row: row for row in rows}
+    requested = {row.row: row for row in rows}
     with place.directory() as folder:
-        # Java compiles as it does in earnest, and has room for it.
+        # Use the JIT's defaults, unlike for short jobs, and enough memory.
         settings = {name: value for name, value in QUICK.items() if name != "spark.driver.extraJavaOptions"}
         spark = session("benchmarks", "local[2]", {**settings, "spark.driver.memory": "2g"}, folder / "spark")
         spark.sparkContext.setLogLevel("OFF")
         try:
             rounds = bench.rounds(3, 7)
-            if wanted.keys() & {"P13", "P13f"}:
-                yield from _index_figures(wanted, spark, folder, rounds, place.kind)
-            if "P13m" in wanted:
-                yield _disk_figure(wanted["P13m"], spark, folder, rounds, place.kind)
+            if requested.keys() & {"P13", "P13f"}:
+                yield from _index_figures(requested, spark, folder, rounds, place.kind)
+            if "P13m" in requested:
+                yield _disk_figure(requested["P13m"], spark, folder, rounds, place.kind)
         finally:
             spark.stop()
 
@@ -66,7 +66,7 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
 
 
 def _index_figures(
-    wanted: dict[str, Row], spark: SparkSession, folder: Path, rounds: int, kind: str
+    requested: dict[str, Row], spark: SparkSession, folder: Path, rounds: int, kind: str
 ) -> Iterator[Figure]:
     store, parquet = folder / "store", folder / "parquet"
     ledger, time_of = _make_indexes(store)
@@ -76,33 +76,33 @@ def _index_figures(
         return spark.read.format("bookstand").options(**options).load(str(store))
 
     ours().write.parquet(str(parquet))
-    if "P13" in wanted:
+    if "P13" in requested:
         measured = interleave(
             {
-                "ours": lambda: _taken(ours, INDEXES, INDEXES),
-                "parquet": lambda: _taken(lambda: spark.read.parquet(str(parquet)), INDEXES, INDEXES),
+                "ours": lambda: _read_rows(ours, INDEXES, INDEXES),
+                "parquet": lambda: _read_rows(lambda: spark.read.parquet(str(parquet)), INDEXES, INDEXES),
             },
             rounds,
-            # Java compiles what has run often.
+            # The JIT compiles code that has run often.
             warm_up=6,
         )
         note = f"{INDEXES} rows of {_COLUMNS}, on {kind}"
-        yield ratio(wanted["P13"], measured["ours"], measured["parquet"], note)
-    if "P13f" in wanted:
+        yield ratio(requested["P13"], measured["ours"], measured["parquet"], note)
+    if "P13f" in requested:
         condition = f"deliver_at_ms >= {time_of} AND deliver_at_ms < {time_of + _HOUR // 2} AND ledger_id = {ledger}"
         count = ours().where(condition).count()
         measured = interleave(
             {
-                "filtered": lambda: _taken(lambda: ours().where(condition), count, 1),
-                "all": lambda: _taken(ours, INDEXES, 1),
+                "filtered": lambda: _read_rows(lambda: ours().where(condition), count, 1),
+                "all": lambda: _read_rows(ours, INDEXES, 1),
             },
             rounds,
         )
-        yield ratio(wanted["P13f"], measured["filtered"], measured["all"], f"{count} of {INDEXES} rows, on {kind}")
+        yield ratio(requested["P13f"], measured["filtered"], measured["all"], f"{count} of {INDEXES} rows, on {kind}")
 
 
 def _make_indexes(path: Path) -> tuple[int, int]:
-    """A store whose subscription has buckets of 50 000 messages each; a ledger of the middle, and a time."""
+    """Create a store whose subscription has buckets of 50 000 messages. Returns a ledger and a time in the middle."""
     import bookstand
     from bookstand.delivery.tracker.bucket.key import BucketKey, BucketLabels, custom_metadata
     from bookstand.delivery.tracker.bucket.snapshot.codec import seal
@@ -152,14 +152,14 @@ def _disk_figure(row: Row, spark: SparkSession, folder: Path, rounds: int, kind:
         return _clocked(lambda: _read_alone(disk, count), count)
 
     def with_spark() -> Sample:
-        return _taken(lambda: spark.read.format("bookie").option("table", "entries").load(str(disk)), count, count)
+        return _read_rows(lambda: spark.read.format("bookie").option("table", "entries").load(str(disk)), count, count)
 
     measured = interleave({"spark": with_spark, "alone": alone}, rounds)
     return ratio(row, measured["spark"], measured["alone"], f"{count} entries, planning included, on {kind}")
 
 
 def _multiply(disk: Path, folder: Path) -> int:
-    """The entries of a recorded disk again and again, until its logs have a gibibyte: each ledger goes on."""
+    """Repeat the entries of a recorded disk until its logs have a gibibyte, continuing each ledger."""
     from bookstand.disk.format import entry_log
     from bookstand.disk.format.entry_block import TryAllDigests
     from bookstand.storage.format.digest import digest_for
@@ -190,11 +190,11 @@ def _multiply(disk: Path, folder: Path) -> int:
             while log_file.tell() < min(_LOG_BYTES, DISK_BYTES - written):
                 for ledger_id in order.sample(sorted(payloads), len(payloads)):
                     entry_id, length = ends[ledger_id]
-                    some = payloads[ledger_id]
-                    made = encode_entries(digest, ledger_id, entry_id, entry_id - 1, length, some)
+                    group = payloads[ledger_id]
+                    made = encode_entries(digest, ledger_id, entry_id, entry_id - 1, length, group)
                     log_file.writelines(part for _, one in made.pairs() for part in (struct.pack(">i", len(one)), one))
-                    ends[ledger_id] = entry_id + len(some), length + sum(map(len, some))
-                    count += len(some)
+                    ends[ledger_id] = entry_id + len(group), length + sum(map(len, group))
+                    count += len(group)
             written += log_file.tell()
         number += 1
     return count
@@ -213,8 +213,8 @@ def _read_alone(disk: Path, count: int) -> None:
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
 
-def _taken(frame: Callable[[], DataFrame], count: int, per: int) -> Sample:
-    """Every row with all of its columns, and no more; by the plan's own number it is seen that none is missing."""
+def _read_rows(frame: Callable[[], DataFrame], count: int, per: int) -> Sample:
+    """Measure reading all rows with all columns; an observation in the plan verifies the number of rows."""
     made = frame()
 
     def take() -> None:
@@ -231,27 +231,6 @@ def _taken(frame: Callable[[], DataFrame], count: int, per: int) -> Sample:
 
 def _clocked(operation: Callable[[], object], count: int) -> Sample:
     gc.collect()
-    wall, cpu = time.perf_counter(), _cpu_of_tree()
+    wall, cpu = time.perf_counter(), tree_cpu()
     operation()
-    return Sample((_cpu_of_tree() - cpu) / count, (time.perf_counter() - wall) / count)
-
-
-def _cpu_of_tree() -> float:
-    """Seconds of this process and all below it, those that have ended included."""
-    children: dict[int, list[int]] = {}
-    used: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                fields: list[Any] = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            pid = int(entry.name)
-            children.setdefault(int(fields[1]), []).append(pid)
-            used[pid] = sum(map(int, fields[11:15]))
-    total, left = 0, [os.getpid()]
-    while left:
-        pid = left.pop()
-        total += used.get(pid, 0)
-        left += children.get(pid, [])
-    return total / os.sysconf("SC_CLK_TCK")
+    return Sample((tree_cpu() - cpu) / count, (time.perf_counter() - wall) / count)

@@ -1,4 +1,4 @@
-"""P22: what a process pays until its first append is confirmed, in CPU time and in private memory."""
+"""P22: CPU time and private memory of a process until its first append is confirmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""P3: 64 threads, each waiting for each of its durable appends, all on one ledger writer, on disk."""
+"""P3: 64 threads that append to one ledger writer on disk, each waiting for each of its durable appends."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _bookstand(directory: Path, threads: int, each: int) -> Sample:
 
 
 def _run(work: Work, threads: int, each: int) -> Sample:
-    """All threads start together; the clock stops when the last has its last append confirmed."""
+    """Measure from the simultaneous start of all threads to the confirmation of the last append."""
     start = threading.Barrier(threads + 1)
     failures: list[BaseException] = []
 

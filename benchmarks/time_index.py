@@ -1,8 +1,8 @@
-"""P5, P6, P7 and P19: the time index beside the structure that was published, in time and in memory.
+"""P5, P6, P7 and P19: time and memory of the time index, compared with the published structure.
 
-The published structure is bucket of time -> ledger -> Roaring64Bitmap, with one add per message, as in the chapter on
-the time bucket. It is measured in Java, in the same run; where there is no Java, in Python. Java's CPU time is that of
-the adding thread alone, its memory what its heap holds after a collection; ours are those of the whole process.
+The published structure is time bucket -> ledger -> Roaring64Bitmap, with one add per message, as in the chapter on the
+time bucket. It is measured in Java in the same run, or in Python without Java. Java's CPU time is that of the adding
+thread alone, its memory that of the heap after a collection; ours are those of the whole process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.time_index_work import Work
 ORDERED = Work("ordered", per_milli=8, bits=10)
 RANDOM = Work("random", per_milli=10, bits=10)
 PUBLISHED_MIB = {(1, 10): 25.0, (4, 10): 20.48, (8, 10): 11.0, (8, 15): 2.25}
-"""Of 10 M messages, by messages per millisecond and bits."""
+"""Memory of 10 M messages, by messages per millisecond and bits."""
 LARGE = 100_000_000
 SMALL = 1_000_000
 DUE = 100_000
@@ -58,7 +58,7 @@ def _drains(answer: Answer) -> Sample:
 
 
 def take_turns(work: Work, rounds: int, *candidates: str) -> tuple[dict[str, Series | Missing], dict[str, Series]]:
-    """Of adding and of draining. What came out is the same of all candidates, or it is an error."""
+    """Measure adding and draining in alternating rounds. All candidates must drain the same messages."""
     drained: dict[str, Series] = {candidate: Series() for candidate in candidates}
     seen: dict[str, set[tuple[int, int]]] = {}
     with children(*candidates) as made:
@@ -77,15 +77,15 @@ def take_turns(work: Work, rounds: int, *candidates: str) -> tuple[dict[str, Ser
         }
         added = interleave(turns, rounds)
     if len(set().union(*seen.values())) > 1:
-        raise RuntimeError(f"not the same came out of all: {seen}")
+        raise RuntimeError(f"the candidates drained different messages: {seen}")
     for series in drained.values():
-        # The first was to warm up, as it was for adding.
+        # Drop the warm-up round, like interleave() does for adding.
         del series.samples[:1]
     return added, drained
 
 
 def _baseline(added: Mapping[str, Series | Missing]) -> tuple[str, str]:
-    """Which candidate is the published structure here, and what is to be said of it."""
+    """Return the candidate for the published structure, and a note about it."""
     java = added[JAVA]
     if isinstance(java, Missing):
         return PYTHON, f"missing: Java ({java}); against the same structure in Python"
@@ -139,7 +139,7 @@ def _speed(row: Row, ours: Series, published: Series, note: str) -> Figure:
 
 
 def alone(candidate: str, work: Work, *, memory: bool = True, drain: str = "none") -> Answer:
-    """One round in a process of its own, with what its memory grew by (clocks are then coarser)."""
+    """Measure one round in a separate process, with memory growth (which makes the clocks coarser)."""
     with children(candidate) as made:
         child = made[candidate]
         if isinstance(child, Missing):
@@ -162,9 +162,9 @@ def _random_memory(row: Row, rounds: int) -> Figure:
 
 
 def published_table(row: Row, rounds: int) -> Figure:
-    """The worst of the published table's rows: at LARGE messages, and then as if they were 10 M."""
+    """Compare with the published table, and return the worst row. Measured with LARGE messages, scaled to 10 M."""
     figure = Figure(row, value=0)
-    told = []
+    notes = []
     for (per_milli, bits), published in PUBLISHED_MIB.items():
         work = Work("ordered", per_milli, bits)
         measured = [
@@ -172,10 +172,10 @@ def published_table(row: Row, rounds: int) -> Figure:
         ]
         ours = statistics.median(measured)
         figure.rounds[f"({per_milli},{bits})"] = {"MiB of 10 M": measured}
-        told.append(f"({per_milli},{bits}): {ours:.2f} of {published:g}")
+        notes.append(f"({per_milli},{bits}): {ours:.2f} of {published:g}")
         if ours / published >= (figure.value or 0):
             figure.value, figure.ours, figure.baseline = ours / published, ours, published
-    figure.note = "; ".join(told)
+    figure.note = "; ".join(notes)
     return figure
 
 
@@ -183,9 +183,9 @@ def published_table(row: Row, rounds: int) -> Figure:
 
 
 def _growth(row: Row, rounds: int) -> Figure:
-    """What a message costs among LARGE over what it costs among SMALL: to add, to keep, to drain the first DUE."""
+    """Compare the costs per message of LARGE and SMALL: adding, memory, and draining the first DUE messages."""
     figure = Figure(row, value=0)
-    told = []
+    notes = []
     for work in (ORDERED, RANDOM):
         costs: dict[int, list[dict[str, float]]] = {SMALL: [], LARGE: []}
         for _ in range(rounds):
@@ -194,17 +194,17 @@ def _growth(row: Row, rounds: int) -> Figure:
                 measured.append(
                     {
                         "add ns": answer["add_cpu"] / size,
-                        "bytes": answer["said"] / size,
+                        "bytes": answer["reported"] / size,
                         "drain ns": answer["drain_cpu"] / answer["drained"],
                     }
                 )
         for what in ("add ns", "bytes", "drain ns"):
             small, large = (statistics.median(one[what] for one in costs[size]) for size in (SMALL, LARGE))
-            told.append(f"{work.workload} {what} {small:.3g} -> {large:.3g}")
+            notes.append(f"{work.workload} {what} {small:.3g} -> {large:.3g}")
             figure.rounds[f"{work.workload} {what}"] = {
                 str(size): [one[what] for one in measured] for size, measured in costs.items()
             }
             if large / small >= (figure.value or 0):
                 figure.value, figure.ours, figure.baseline = large / small, large, small
-    figure.note = "; ".join(told)
+    figure.note = "; ".join(notes)
     return figure

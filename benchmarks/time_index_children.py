@@ -1,6 +1,7 @@
-"""The processes that are measured: ours and the published structure in Python, and the published one in Java.
+"""Worker processes of the time index benchmarks, in Python and in Java.
 
-Each answers a round a line, so that the rounds of several can take turns, while Java keeps what its compiler has made.
+A worker runs one round for each line of input, so that the rounds of several workers can alternate while Java's JIT
+stays warm.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Answer = dict[str, int]
 
 
 class Child:
-    """A process that answers a line with a line."""
+    """A worker process that answers each line with a line."""
 
     def __init__(self, command: list[str], prefix: str = "") -> None:
         self._prefix = prefix
@@ -29,7 +30,7 @@ class Child:
         )
 
     def ask(self, work: Work, *, memory: bool = False, drain: str = "all") -> Answer:
-        """What one round came to: nanoseconds and bytes of everything together."""
+        """Run one round; returns total nanoseconds and bytes."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{self._prefix}{work.words()} memory={int(memory)} drain={drain}\n")
@@ -44,7 +45,7 @@ class Child:
 
 @contextmanager
 def children(*candidates: str) -> Iterator[dict[str, Child | Missing]]:
-    """One of each; those that cannot run here say why."""
+    """Start one worker for each candidate. Candidates that cannot run here are :class:`Missing`."""
     with ExitStack() as stack:
         made: dict[str, Child | Missing] = {}
         for candidate in candidates:
@@ -59,7 +60,7 @@ def children(*candidates: str) -> Iterator[dict[str, Child | Missing]]:
 def _command(candidate: str) -> tuple[list[str], str]:
     if candidate not in JAVA:
         return [sys.executable, "-m", "benchmarks.time_index_worker", candidate], ""
-    # A heap that is there from the start, and the collector that asks least of what is not collected.
+    # A preallocated heap, and the collector with the least overhead outside of collections.
     flags = ["-Xms3g", "-Xmx3g", "-XX:+UseSerialGC"]
     structure = candidate.removesuffix("-java")
     return ["java", *flags, "-cp", classpath("pom.xml"), "bookstand.benchmarks.Published"], f"structure={structure} "

@@ -1,4 +1,4 @@
-"""What is put into a time index while it is measured: the same messages here and in benchmarks/java, to the last id."""
+"""Workloads of the time index benchmarks: exactly the same messages as in benchmarks/java."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """``per_milli`` messages a millisecond, ``percent`` of which are delayed, kept to ``bits`` bits of precision.
+    """``per_milli`` messages per millisecond, of which ``percent`` percent are delayed; ``bits`` is the precision.
 
-    ``ordered``: all by the same delay, so that what is due later is also written later. ``random``: each by up to an
+    ``ordered`` messages have equal delays, so that delivery times ascend. ``random`` messages have delays of up to an
     hour.
     """
 
@@ -45,17 +45,17 @@ class Work:
 
     @property
     def step(self) -> int:
-        """How far time goes from drain to drain: to about 100 000 messages more, and over a bucket's end at least."""
+        """Time between drains: about 100 000 messages, and at least one bucket."""
         return max(100_000 // self.per_milli, 1 << self.bits)
 
     @property
     def end(self) -> int:
-        """When everything is due."""
+        """Time at which all messages are due."""
         return START + self.messages // self.per_milli + 1 + (HOUR if self.workload == "random" else 0)
 
     @property
     def buckets(self) -> int:
-        """Of ordered messages: how many buckets their times go to."""
+        """Number of buckets of ordered messages."""
         return (START + 1 + (self.messages - 1) // self.per_milli >> self.bits) - (START + 1 >> self.bits) + 1
 
     def words(self) -> str:
@@ -65,14 +65,14 @@ class Work:
         )
 
     def chunks(self) -> Iterator[Columns]:
-        """CHUNK messages at a time, in the same three arrays each time; nothing is allocated between two of them."""
+        """Yield CHUNK messages at a time in the same three arrays, without allocations in between."""
         size = min(CHUNK, self.messages)
-        numbers, held, randomly, scratch, kept = _buffers(size)
+        numbers, columns, randomly, scratch, delayed = _buffers(size)
         for first in range(0, self.messages, CHUNK):
             count = min(CHUNK, self.messages - first)
             numbers[:] = _COUNTING[:size]
             numbers += first
-            times, ledgers, entries = (column[:count] for column in held)
+            times, ledgers, entries = (column[:count] for column in columns)
             now = numbers[:count]
             if self.workload == "random":
                 _mix(now.view(np.uint64), randomly[:count], scratch[:count])
@@ -81,9 +81,9 @@ class Work:
                 np.invert(now, out=entries)
                 _mix(entries.view(np.uint64), randomly[:count], scratch[:count])
                 randomly %= np.uint64(100)
-                np.less(randomly, np.uint64(self.percent), out=kept)
-                count = int(np.count_nonzero(kept[:count]))
-                np.compress(kept[: len(now)], now, out=entries[:count])
+                np.less(randomly, np.uint64(self.percent), out=delayed)
+                count = int(np.count_nonzero(delayed[:count]))
+                np.compress(delayed[: len(now)], now, out=entries[:count])
                 now[:count] = entries[:count]
                 times, ledgers, entries, now = times[:count], ledgers[:count], entries[:count], now[:count]
             np.floor_divide(now, self.per_milli, out=times)
@@ -100,17 +100,17 @@ class Work:
 def _buffers(
     size: int,
 ) -> tuple[Column, Columns, NDArray[np.uint64], NDArray[np.uint64], NDArray[np.bool_]]:
-    """Kept for good: whoever measures memory is not to see them come and go."""
-    held = Columns(*(np.zeros(size, np.int64) for _ in range(3)))
+    """Return arrays that are never freed, so that they do not affect measurements of memory."""
+    columns = Columns(*(np.zeros(size, np.int64) for _ in range(3)))
     wide = np.zeros(size, np.uint64), np.zeros(size, np.uint64)
-    return np.zeros(size, np.int64), held, *wide, np.zeros(size, np.bool_)
+    return np.zeros(size, np.int64), columns, *wide, np.zeros(size, np.bool_)
 
 
 _COUNTING = np.arange(CHUNK, dtype=np.int64)
 
 
 def _mix(numbers: NDArray[np.uint64], out: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
-    """SplitMix64: a random number for each."""
+    """Write a random number for each number to ``out`` (SplitMix64)."""
     np.multiply(numbers, np.uint64(0x9E3779B97F4A7C15), out=out)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         np.right_shift(out, np.uint64(shift), out=scratch)
@@ -119,5 +119,5 @@ def _mix(numbers: NDArray[np.uint64], out: NDArray[np.uint64], scratch: NDArray[
 
 
 def checksum(columns: Columns) -> int:
-    """Of what was drained, in 64 bits; the order does not count."""
+    """Return a 64-bit checksum that does not depend on the order."""
     return int((columns.times * 3 + columns.ledgers * 5 + columns.entries * 7).sum())

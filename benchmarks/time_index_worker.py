@@ -1,13 +1,12 @@
-"""A process that puts messages into a time index and takes them out, ``python -m benchmarks.time_index_worker WHICH``.
+"""Worker of the time index benchmarks: ``python -m benchmarks.time_index_worker CANDIDATE``.
 
-A line of ``name=value`` words on stdin asks for a round, a line of the same form answers, as benchmarks/java does:
-nanoseconds of CPU of the whole process and of wall time for all adds and all drains, and the private memory that the
-adds took. The columns are laid out before the clocks run.
+Each line of ``name=value`` words on stdin requests a round, and a line of the same form is the result, as in
+benchmarks/java: nanoseconds of CPU of the whole process and of wall time for all adds and all drains, and the private
+memory of the adds. The columns are created before the clocks start.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.measure import private_mib
+from benchmarks.measure import private_mib, trimmed_bytes
 from benchmarks.time_index_work import END_OF_TIME, START, Columns, Work, checksum
 
 BATCH = 10_000
@@ -26,15 +25,15 @@ WARM_UP = 300_000
 
 class Candidate(Protocol):
     def prepare(self, columns: Columns) -> Any:
-        """The messages in the form in which the caller would have them; not measured."""
+        """Convert the messages to the form that a caller would have; not measured."""
 
     def add(self, prepared: Any) -> None: ...
     def count(self) -> int: ...
     def drain(self, now: int) -> Columns:
-        """Everything that is due, out of the index and into columns."""
+        """Remove all due messages from the index."""
 
     def memory_bytes(self) -> int:
-        """What the structure says of itself; 0 where it says nothing."""
+        """Return the size that the structure reports; 0 if it does not."""
 
 
 class _Ours:
@@ -54,7 +53,7 @@ class _Ours:
 
 
 class Batches(_Ours):
-    """``add_many``, BATCH messages a call."""
+    """``add_many`` with BATCH messages per call."""
 
     def prepare(self, columns: Columns) -> list[Columns]:
         size = len(columns.times)
@@ -67,7 +66,7 @@ class Batches(_Ours):
 
 
 class Singles(_Ours):
-    """``add``, a message a call."""
+    """``add`` with one message per call."""
 
     def prepare(self, columns: Columns) -> tuple[list[int], ...]:
         return tuple(column.tolist() for column in columns)
@@ -79,7 +78,7 @@ class Singles(_Ours):
 
 
 class Handles(_Ours):
-    """``handle``, a new one where bucket or ledger change, and a call of it for each message."""
+    """``handle`` for each bucket and ledger, and one call of it per message."""
 
     def prepare(self, columns: Columns) -> list[tuple[int, int, list[int]]]:
         keys = columns.times >> self.index_bits
@@ -163,17 +162,15 @@ CANDIDATES: dict[str, Callable[[int], Candidate]] = {
 
 
 def run(make: Callable[[int], Candidate], work: Work, drain: str, measured: bool) -> dict[str, int]:
-    """``drain``: "all" in steps of time, a number for that many of the first messages at once, "none"."""
+    """Run one round. ``drain`` is "all" for a drain in steps of time, "none", or a number of messages."""
     candidate = make(work.bits)
     add = candidate.add
-    before = 0.0
+    before = 0
     added = cpu = wall = 0
     for columns in _parts(work) if measured or make is not Batches else work.chunks():
         if not added and measured:
-            # Arrays for a chunk are there. What the rounds before left is given back, lest it be used and not seen.
-            gc.collect()
-            _give_back()
-            before = private_mib()
+            # The arrays for a chunk exist. Free the memory of earlier rounds, which could be reused unnoticed.
+            before = trimmed_bytes()
         prepared = candidate.prepare(columns)
         added += len(columns.times)
         started, used = time.perf_counter_ns(), time.process_time_ns()
@@ -182,25 +179,18 @@ def run(make: Callable[[int], Candidate], work: Work, drain: str, measured: bool
         wall += time.perf_counter_ns() - started
         del prepared
     gc.collect()
-    answer = {"added": added, "add_cpu": cpu, "add_wall": wall, "said": candidate.memory_bytes()}
-    answer["memory"] = round((private_mib() - before) * (1 << 20)) if measured else 0
+    answer = {"added": added, "add_cpu": cpu, "add_wall": wall, "reported": candidate.memory_bytes()}
+    answer["memory"] = round(private_mib() * (1 << 20)) - before if measured else 0
     if candidate.count() != added:
-        raise RuntimeError(f"{added} messages were added, and {candidate.count()} are there")
+        raise RuntimeError(f"{added} messages were added, but the index has {candidate.count()}")
     if drain != "none":
         answer |= _drain(candidate, work, None if drain == "all" else int(drain))
     return answer
 
 
-def _give_back() -> None:
-    """Free memory goes from the C library to the system, where it knows how to."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def _parts(work: Work) -> Iterator[Columns]:
-    """Batch by batch: a chunk of Python's numbers would be more than the memory that is measured, and would not be in
-    the processor's cache, where a caller has them."""
+    """Yield batches: a chunk of Python integers would exceed the measured memory, and the processor's cache, which a
+    caller's batch fits into."""
     for chunk in work.chunks():
         for at in range(0, len(chunk.times), BATCH):
             yield Columns(*(column[at : at + BATCH] for column in chunk))
@@ -218,14 +208,14 @@ def _drain(candidate: Candidate, work: Work, first: int | None) -> dict[str, int
         drained += len(columns.times)
         total += checksum(columns)
     if first is None and len(candidate.drain(END_OF_TIME).times):
-        raise RuntimeError("not everything came out in its time")
+        raise RuntimeError("some messages were not drained when they were due")
     total = (total + (1 << 63)) % (1 << 64) - (1 << 63)
     return {"drained": drained, "checksum": total, "drain_cpu": cpu, "drain_wall": wall}
 
 
 def main() -> None:
     make = CANDIDATES[sys.argv[1]]
-    # What is allocated once, and what comes with the first use, is no memory of the messages.
+    # Run small rounds first, so that loaded code and one-time allocations do not count.
     run(make, Work("ordered", 8, 10, WARM_UP), "all", False)
     run(make, Work("random", 10, 10, WARM_UP), "all", False)
     for line in sys.stdin:

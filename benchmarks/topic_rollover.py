@@ -1,7 +1,7 @@
-"""P29: what a rollover and an opening cost a topic of many ledgers, over one of ten.
+"""P29: cost of a rollover and of opening a topic of many ledgers, compared with a topic of ten.
 
-The record of a topic lists all of its ledgers and is written whole with each rollover. The listed ledgers exist but
-have no entries, as neither a rollover nor an opening reads them.
+The record of a topic lists all its ledgers, and each rollover rewrites it. The listed ledgers are empty, because
+neither a rollover nor an opening reads them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ SIZES = (FEW, 1_000, 10_000)
 ROLLOVERS = 5
 """Rollovers in one sample."""
 
-_AT_ONCE = 1_000
+_LEDGERS_PER_COMMIT = 1_000
 _ROOM = 256 << 20
 
 
 def create_ledgers(store: Any, number: int) -> list[int]:
-    """Create ledgers that a topic can list."""
     ids: list[int] = []
     while len(ids) < number:
         with store.transaction() as transaction:
-            ids += [transaction.create_ledger().id for _ in range(min(_AT_ONCE, number - len(ids)))]
+            ids += [transaction.create_ledger().id for _ in range(min(_LEDGERS_PER_COMMIT, number - len(ids)))]
     return ids
 
 
@@ -78,5 +77,5 @@ def measure(rows: Sequence[Row], bench: Bench) -> Iterator[Figure]:
             measured = interleave(candidates, bench.rounds(3, 7))
             few, some, many = (measured[str(number)] for number in SIZES)
             middle = ratio(row, some, few)
-            note = f"{middle.value:.2f} with {SIZES[1]:,} ledgers; the record has {sizes[SIZES[2]]:,} bytes"
+            note = f"{middle.value:.2f} with {SIZES[1]:,} ledgers; the record takes {sizes[SIZES[2]]:,} bytes"
             yield ratio(row, many, few, f"{note}, {sizes[FEW]:,} with {FEW}; on {place.kind}")

@@ -1,6 +1,6 @@
-"""Acknowledgments in memory as one would keep them without more ado: a set, or sorted ranges, for every ledger.
+"""Simple acknowledgment state in memory: a set or sorted ranges for each ledger.
 
-Both are safe between threads by one lock, and take entries with ids from 0 up; nothing is stored, nothing checked.
+Both are thread-safe with one lock, without storage and checks.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Ack = Callable[[tuple[int, int]], None]
 
 
 class Sets:
-    """A plain set of entry ids for each ledger."""
+    """A set of entry ids for each ledger."""
 
     def __init__(self, ledger_ids: Iterable[int]) -> None:
         self.sets: dict[int, set[int]] = {ledger_id: set() for ledger_id in ledger_ids}
         self.ack = self._ack()
 
     def _ack(self) -> Ack:
-        """One acknowledgment; what it needs is at hand, by half faster than a method that looks for it.
+        """Return a closure that acknowledges an entry; it is 50 % faster than a method with attribute lookups.
 
         Tried and slower: bound `add` methods for each ledger, `acquire` and `release`, `position[0]` and `position[1]`.
         """
@@ -40,7 +40,7 @@ class Sets:
 
 
 class SortedRanges:
-    """For each ledger its ranges in a SortedDict, last entry by first one."""
+    """A SortedDict of ranges for each ledger, from first to last entry."""
 
     def __init__(self, ledger_ids: Iterable[int]) -> None:
         try:
@@ -51,9 +51,9 @@ class SortedRanges:
         self._lock = Lock()
 
     def ack_many(self, ledger_id: int, entry_ids: list[int]) -> None:
-        """Acknowledge entries of one ledger: put in order first, so that neighbours are added as one range.
+        """Acknowledge entries of one ledger, sorted first, so that neighbors are added as one range.
 
-        Tried and slower: entry by entry as they come; a new SortedDict of all ranges, old and new.
+        Tried and slower: entry by entry without sorting; a new SortedDict of all ranges, old and new.
         """
         with self._lock:
             ranges = self.ranges[ledger_id]
@@ -83,7 +83,7 @@ class SortedRanges:
 
 
 def _add(ranges: Any, starts: Any, first: int, last: int) -> None:
-    """Add a range, and join it to those that it touches."""
+    """Add a range, and merge it with adjacent ranges."""
     place = ranges.bisect_right(first)
     if place:
         before = starts[place - 1]

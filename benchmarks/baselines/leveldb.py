@@ -1,4 +1,4 @@
-"""LevelDB through plyvel: synced batches, and synced single puts (which it gathers across threads in C++)."""
+"""LevelDB through plyvel: synced batches, and synced single puts (which it groups across threads in C++)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LevelDb:
         self._next = key
 
     def put_range(self, first: int, payload: bytes, count: int) -> None:
-        """`count` durable puts, one after the other."""
+        """Make `count` durable puts, one after the other."""
         put = self._db.put
         for number in range(_FIRST_KEY + first, _FIRST_KEY + first + count):
             put(number.to_bytes(16), payload, sync=True)

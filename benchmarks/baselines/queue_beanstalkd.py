@@ -1,4 +1,4 @@
-"""beanstalkd with its log and an fsync for every record (`-b`, `-f0`): through greenstalk, and with piped commands."""
+"""beanstalkd with its log and an fsync for every record (`-b`, `-f0`), through greenstalk and with pipelining."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PRIORITY, _LEASE = 65_536, 60
 
 
 class Beanstalkd:
-    """One command after the other, as greenstalk has them."""
+    """beanstalkd through greenstalk, which sends one command at a time."""
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -62,7 +62,7 @@ class Beanstalkd:
 
 
 class BeanstalkdPiped(Beanstalkd):
-    """The commands of a batch in one write, by hand: greenstalk has no such thing. Each is synced for itself still."""
+    """beanstalkd with pipelined batches, which greenstalk does not support. Each command is still synced separately."""
 
     def publish(self, payloads: list[bytes], delay: int = 0) -> None:
         self._send(b"put %d %d %d %d\r\n%b" % (_PRIORITY, delay, _LEASE, len(p), p) for p in payloads)

@@ -1,4 +1,4 @@
-"""huey's SQLite storage with `fsync=True`, below its tasks: what a worker takes is gone at once, there is no ack."""
+"""huey's SQLite storage with `fsync=True`, without its tasks. A message is deleted when it is received."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HueyQueue:
         return messages
 
     def ack(self, messages: list[bytes]) -> None:
-        """Nothing: it was deleted when it was received."""
+        """Do nothing: receive() has deleted the messages."""
 
     def left(self) -> int:
         return int(self._storage.queue_size())

@@ -1,4 +1,4 @@
-"""litequeue, made durable: it sets `synchronous=NORMAL` itself, and FULL is set after it."""
+"""litequeue, made durable: it sets `synchronous=NORMAL`, and this module then sets FULL."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from benchmarks.measure import Missing
 
 
 class LiteQueue:
-    """Publishing and acknowledging in transactions of its own API; `pop` has one of its own for every message.
+    """Publishes and acknowledges in transactions of litequeue's API; `pop` commits for every message.
 
-    It has no time to deliver, and keeps acknowledged messages until `prune`, which is not counted here.
+    litequeue has no delivery times, and retains acknowledged messages until `prune`, which is not measured.
     """
 
     def __init__(self, directory: Path) -> None:

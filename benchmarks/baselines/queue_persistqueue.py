@@ -1,4 +1,4 @@
-"""persist-queue's SQLiteAckQueue, which is durable as it comes (WAL with SQLite's FULL) and has no batches."""
+"""persist-queue's SQLiteAckQueue, which is durable by default (WAL with SQLite's FULL) and has no batches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from benchmarks.measure import Missing
 
 
 class PersistQueue:
-    """Each message is looked for behind the one before: without that, every `get` passes all acknowledged ones.
+    """Searches each message from the previous one on; otherwise every `get` scans all acknowledged messages.
 
-    It has no time to deliver, and keeps acknowledged messages until `clear_acked_data`, which is not counted here.
+    persist-queue has no delivery times, and retains acknowledged messages until `clear_acked_data`, which is not
+    measured.
     """
 
     def __init__(self, directory: Path) -> None:

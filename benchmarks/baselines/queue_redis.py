@@ -1,7 +1,7 @@
 """A delayed queue on Redis (`appendfsync always`, a Unix socket): sorted sets by time, payloads in a hash.
 
-Each batch is one script, and so one atomic step and one fsync.
-Tried and no faster: pipelines in MULTI instead of scripts; payloads as members of the sets.
+Each batch is one script, and thus one atomic step and one fsync.
+Tried and not faster: pipelines in MULTI instead of scripts; payloads as members of the sets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.measure import Missing
 
 Message = tuple[bytes, bytes]  # id, payload
 
-# ARGV: due, payloads. Ids have one length, so that messages of one moment keep their order.
+# ARGV: due, payloads. Ids have a fixed length, so that messages with the same time stay in order.
 _PUBLISH = """
 local count = #ARGV - 1
 local before = redis.call('INCRBY', 'ids', count) - count
@@ -58,9 +58,9 @@ _ACK_BY_SCORE = "redis.call('ZREM', 'waiting', unpack(ARGV)) redis.call('HDEL', 
 
 
 class RedisQueue:
-    """redis-py as it is installed by itself, with parser and packer in Python.
+    """redis-py without hiredis, with parser and packer in Python.
 
-    What is received moves to a set of its own, under the end of its lease, and back when that has run out.
+    A received message moves to another set, ordered by the end of its lease, and back when the lease has expired.
     """
 
     RECEIVE, ACK = _RECEIVE, _ACK
@@ -114,14 +114,14 @@ class RedisQueue:
 
 
 class RedisQueueFastest(RedisQueue):
-    """One sorted set for both, where a lease is a later time, and hiredis for parser and packer."""
+    """A single sorted set, in which a lease is a later delivery time, and hiredis as parser and packer."""
 
     RECEIVE, ACK = _RECEIVE_BY_SCORE, _ACK_BY_SCORE
     HIREDIS = True
 
 
 def _in_c() -> dict[str, Any]:
-    """ImportError without hiredis: redis-py does not define these then."""
+    """Return redis-py's classes for hiredis. Raises ImportError without hiredis."""
     from redis._parsers import _HiredisParser
     from redis.connection import HiredisRespSerializer
 
@@ -129,7 +129,7 @@ def _in_c() -> dict[str, Any]:
 
 
 def _in_python() -> dict[str, Any]:
-    """What redis-py takes where hiredis is not there."""
+    """Return redis-py's classes without hiredis."""
     from redis._parsers import Encoder, _RESP2Parser
     from redis.connection import PythonRespSerializer
 

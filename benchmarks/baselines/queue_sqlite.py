@@ -1,7 +1,7 @@
-"""A delayed queue on SQLite as one would write it by hand: leases, a time to deliver, every batch a transaction.
+"""A hand-written delayed queue on SQLite: leases, delivery times, one transaction per batch.
 
-What is to come lies in `waiting`, in the order of its time; a received message stays there under the end of its lease,
-so that it comes again by itself. Payloads lie apart: giving a message a lease does not write its payload again.
+The table `waiting` is ordered by time. A received message stays there with the end of its lease as its time, so that it
+is redelivered automatically. Payloads are in another table, so that a lease does not rewrite them.
 
 Tried and slower, on disk and in memory: one table with an index on the time (by `UPDATE ... RETURNING`, and by `SELECT`
 and `executemany`), a table of times by id with an index, `UPDATE waiting` instead of insert and delete, `executemany`
@@ -42,7 +42,7 @@ class SqliteQueue:
         execute("COMMIT")
 
     def receive(self, count: int) -> list[Message]:
-        """What is due, the earliest first, under a new lease."""
+        """Receive due messages, earliest first, with a new lease."""
         now = _now()
         end = now + self._lease
         execute = self._db.execute
@@ -63,13 +63,13 @@ class SqliteQueue:
         return [message[1] for message in messages]
 
     def ack(self, messages: list[Message]) -> None:
-        """All of them, or an error if a lease has run out: another receiver may have that message by now."""
+        """Acknowledge all messages, or raise if a lease has expired, because another receiver may have the message."""
         self._db.execute("BEGIN IMMEDIATE")
         leases = [(message[2], message[0]) for message in messages]
         released = self._db.executemany("DELETE FROM waiting WHERE due = ? AND id = ?", leases).rowcount
         if released != len(messages):
             self._db.execute("ROLLBACK")
-            raise RuntimeError("a lease has run out")
+            raise RuntimeError("a lease has expired")
         self._db.executemany("DELETE FROM payloads WHERE id = ?", [message[:1] for message in messages])
         self._db.execute("COMMIT")
 

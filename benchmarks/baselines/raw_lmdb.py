@@ -1,4 +1,4 @@
-"""LMDB through py-lmdb with nothing around it: synced commits, entries as large as bookstand's."""
+"""Bare LMDB through py-lmdb: synced commits, entries as large as bookstand's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FIRST_KEY = 1 << 64
 
 
 class RawLmdb:
-    """A put loop: 16-byte keys packed as it goes, values of header, digest and payload as large as ours.
+    """A put loop with 16-byte keys, and values of header, digest and payload as large as ours.
 
     Tried and slower: `Transaction.put`, arguments by keyword (by a third), `struct.pack` for keys (5 to 10 %), `map`
     over `put`, `overwrite=False`, `writemap`, `meminit=False`.
@@ -42,7 +42,7 @@ class RawLmdb:
             transaction.put(key.to_bytes(16), value, True, True, True)
 
     def scan(self) -> None:
-        """Hand every key and value to a loop as bytes; `buffers=True`, `getmulti` and `item()` are slower."""
+        """Iterate over every key and value as bytes; `buffers=True`, `getmulti` and `item()` are slower."""
         with self._env.begin(db=self._db) as transaction:
             for _key, _value in transaction.cursor().iternext(True, True):
                 pass
@@ -56,7 +56,7 @@ class RawLmdb:
 
 
 class BulkLmdb(RawLmdb):
-    """The same with `putmulti`, which crosses from Python to C once a batch."""
+    """Uses `putmulti`, which calls from Python into C once per batch."""
 
     def append_batches(self, payloads: list[bytes], batches: int) -> None:
         key = self._next

@@ -1,4 +1,4 @@
-"""Buckets rebuilt from a table of messages in other ways than the job's."""
+"""Alternative ways to rebuild buckets from a table of messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CUT = CutSettings()
 
 
 def one_process(path: Path, files: Sequence[str], cursor: str) -> None:
-    """Topic by topic, which are row groups of the table: what one would write who has one machine."""
+    """Rebuild topic by topic, each of which is a row group of the table, in one process."""
     import pyarrow.parquet as pq
 
     import bookstand
@@ -53,7 +53,7 @@ def _commit(store: Any, topic: str, cursor: str, buckets: Iterable[StagedBucket]
 
 
 def shuffled(spark: Any, path: Path, files: Sequence[str], cursor: str, work: Path, *, pandas: bool) -> None:
-    """Every row goes to the bucket that it belongs to, which is known by its ledger; a bucket is a group."""
+    """Shuffle the rows to their buckets, which the ledger determines, and seal each group."""
     import pyarrow as pa
 
     import bookstand

@@ -1,4 +1,4 @@
-"""RocksDB through rocksdict: raw bytes, one WriteBatch a commit, synced."""
+"""RocksDB through rocksdict: raw bytes, one synced WriteBatch per commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server process that a baseline talks to: started in its own folder, its CPU time read from outside, stopped."""
+"""Server processes of baselines, and their CPU time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _PATIENCE = 10.0
 
 
 class Server:
-    """`command(socket)` gives the arguments behind the program's name; it is ready once the socket takes connections.
+    """A server process in its own folder, ready when its socket accepts connections. `command(socket)` returns its
+    arguments.
 
-    The socket lies in a folder with a short path, as such paths may have about a hundred characters only.
+    The socket is in a folder with a short path, because socket paths are limited to about a hundred characters.
     """
 
     def __init__(self, program: str, command: Callable[[str], list[str]], directory: Path) -> None:
@@ -40,7 +41,7 @@ class Server:
             raise
 
     def cpu(self) -> float:
-        """CPU seconds, user and system, of all its threads so far."""
+        """Return the CPU seconds, user and system, of all threads so far."""
         return time.clock_gettime(self._clock)
 
     def kill(self) -> None:
@@ -67,7 +68,7 @@ class Server:
 
 
 def _cpu_clock(pid: int) -> int:
-    """The clock of another process's CPU time."""
+    """Return the id of another process's CPU-time clock."""
     clock = ctypes.c_int()
     error = ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock))
     if error:

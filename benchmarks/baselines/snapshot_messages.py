@@ -1,8 +1,7 @@
-"""The messages of a snapshot, encoded by protobuf (upb) as fast as Python can have it done.
+"""Encoding of a snapshot's messages by protobuf (upb), in the fastest way from Python.
 
-Encoding is from numbers to bytes. The messages of a segment are made once and used again for every segment, and their
-fields are set by a loop in C: of all ways to do it, this takes the least. The numbers are there as Python's, and
-bitmaps as bytes.
+The messages of a segment are created once and reused for every segment, and their fields are set by a loop in C, which
+is the fastest variant. The input is Python integers, and bitmaps as bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Segment(NamedTuple):
 
 
 class SnapshotMessages:
-    """What a snapshot is made of, and its encoder."""
+    """The contents of a snapshot, and their encoder."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         if api_implementation.Type() != "upb":
@@ -39,7 +38,7 @@ class SnapshotMessages:
         self.metadata: Sequence[SegmentMetadata] = decode_metadata(snapshot.entries[0]).metadata_list
         self._segment = SnapshotSegment()
         self._indexes: list[DelayedIndex] = []
-        # Made ready, for what takes them so.
+        # Prepared messages for serialize_made().
         self._made = [SnapshotSegment.FromString(data) for data in snapshot.entries[1:]]
 
     def encode_segments(self) -> list[bytes]:
@@ -57,7 +56,7 @@ class SnapshotMessages:
         return self._segment.SerializeToString()
 
     def encode(self) -> list[bytes]:
-        """All entries."""
+        """Encode all entries."""
         message = SnapshotMetadata()
         for segment in self.metadata:
             one = message.metadata_list.add()
@@ -67,5 +66,5 @@ class SnapshotMessages:
         return [message.SerializeToString(), *self.encode_segments()]
 
     def serialize_made(self) -> list[bytes]:
-        """The last step alone, of messages that somebody has made: what no program gets without making them."""
+        """Serialize prepared messages: only the last step, as a lower bound."""
         return [message.SerializeToString() for message in self._made]

@@ -10,7 +10,7 @@ _FIRST_ID = 1 << 40
 
 
 class Sqlite:
-    """`executemany`, one transaction a batch. Pages of 16 KiB are 10 to 30 % faster than the default 4 KiB here."""
+    """`executemany`, with one transaction per batch. Pages of 16 KiB are 10 to 30 % faster than the default 4 KiB."""
 
     def __init__(self, directory: Path) -> None:
         self._db = sqlite3.connect(directory / "store.sqlite", isolation_level=None)
@@ -41,7 +41,7 @@ class Sqlite:
 
 
 class SqliteRows(Sqlite):
-    """One INSERT of 250 rows at a time: fewer steps of its machine, faster than `executemany`."""
+    """One INSERT per 250 rows: fewer steps of SQLite's virtual machine, faster than `executemany`."""
 
     _ROWS = 250
 

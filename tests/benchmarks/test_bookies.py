@@ -50,4 +50,4 @@ def test_without_java_a_row_is_missing(
     assert figure.value is None
     assert not figure.failed
     assert "missing: " in figure.note
-    assert "no java and no mvn here" in figure.note
+    assert "java and mvn not installed" in figure.note

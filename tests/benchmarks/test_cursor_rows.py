@@ -90,11 +90,11 @@ def test_flushes_of_any_size_are_measured(tmp_path: Path) -> None:
 
 
 def test_questions_to_a_small_cache_are_measured_beside_a_large_one(tmp_path: Path) -> None:
-    figure = cursor_cache._questions(rows.BY_NAME["P27"], tmp_path, 30, 1, SMALL)
+    figure = cursor_cache._query_figure(rows.BY_NAME["P27"], tmp_path, 30, 1, SMALL)
     assert set(figure.rounds) == {f"{what} {kind}" for what in ("nth", "skip", "backlog") for kind in ("cold", "warm")}
     assert figure.value is not None
     with pytest.raises(RuntimeError, match="holds all 3 pages"):
-        cursor_cache._questions(rows.BY_NAME["P27"], tmp_path / "all", 3, 1)
+        cursor_cache._query_figure(rows.BY_NAME["P27"], tmp_path / "all", 3, 1)
 
 
 def test_acknowledging_in_cold_ledgers_is_measured_by_the_ledger(tmp_path: Path) -> None:

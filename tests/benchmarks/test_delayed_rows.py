@@ -9,7 +9,16 @@ import pytest
 
 from benchmarks import delayed_recovery, delayed_sealing, delayed_workload, rows
 from benchmarks.baselines.snapshot_messages import SnapshotMessages
-from benchmarks.delayed_buckets import FIRST_DELAY, HOUR, NOW, in_order, original, settings, spread_over_an_hour, stand
+from benchmarks.delayed_buckets import (
+    FIRST_DELAY,
+    HOUR,
+    NOW,
+    fixture,
+    in_order,
+    original,
+    settings,
+    spread_over_an_hour,
+)
 from benchmarks.delayed_merging import write
 from benchmarks.measure import Sample, Series
 from bookstand.delivery.config import LEAST_WRITES, TWO_SMALLEST
@@ -51,7 +60,7 @@ def test_seals_of_any_size_are_measured(tmp_path: Path) -> None:
 
 
 def test_a_seal_that_did_not_happen_is_no_figure(tmp_path: Path) -> None:
-    with stand(tmp_path / "store", settings(delayed_delivery_min_index_count_per_bucket=501)) as at:
+    with fixture(tmp_path / "store", settings(delayed_delivery_min_index_count_per_bucket=501)) as at:
         sealer = delayed_sealing.Sealer(at, delayed_sealing.RANDOM[0], 500)
         with pytest.raises((RuntimeError, ValueError)):
             sealer.round()
@@ -87,7 +96,7 @@ def test_planted_messages_are_those_of_a_producer() -> None:
 
 def test_a_topic_is_recovered_and_read(tmp_path: Path) -> None:
     messages = delayed_recovery.plant(tmp_path / "store", 3, 200)
-    with stand(tmp_path / "store", settings(), durability="none") as at:
+    with fixture(tmp_path / "store", settings(), durability="none") as at:
         assert delayed_recovery.recover(at, messages).cpu > 0
         assert delayed_recovery.read_times(at, messages).cpu > 0
         with pytest.raises(RuntimeError, match="came back"):

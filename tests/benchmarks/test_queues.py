@@ -110,9 +110,9 @@ class _Lossy(SqliteQueue):
         return super().payloads(messages)[1:]
 
 
-@pytest.mark.parametrize(("opened", "said"), [(_Forgetful, "still has 1"), (_Lossy, "gave 29")])
-def test_what_does_not_come_back_whole_is_no_figure(opened: Callable[..., Any], said: str, tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as queue, pytest.raises(RuntimeError, match=said):
+@pytest.mark.parametrize(("opened", "output"), [(_Forgetful, "still has 1"), (_Lossy, "returned 29")])
+def test_what_does_not_come_back_whole_is_no_figure(opened: Callable[..., Any], output: str, tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as queue, pytest.raises(RuntimeError, match=output):
         queues.run(queue, PAYLOADS, batches=3)
 
 
@@ -127,8 +127,8 @@ def test_the_best_is_the_baseline_and_the_others_are_named() -> None:
     figure = queues.figure(row, measured, ["huey", "litequeue", "beanstalkd"], "")
     assert figure.value == pytest.approx(20)
     assert figure.ok
-    for said in ("huey 400", "litequeue 200", "beanstalkd missing: no beanstalkd"):
-        assert said in figure.note
+    for output in ("huey 400", "litequeue 200", "beanstalkd missing: no beanstalkd"):
+        assert output in figure.note
     none = queues.figure(row, measured, ["beanstalkd"], "")
     assert none.value is None
     assert "no beanstalkd on the path" in none.note
@@ -177,16 +177,16 @@ def test_a_restart_is_measured(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "answer", "said"),
+    ("kind", "answer", "output"),
     [
         ("plain", {"number": 3, "backlog": 99}, "99 messages are outstanding"),
         ("plain", {"number": queues_restart.acknowledged(100)[0], "backlog": 90}, "is acknowledged"),
         ("plain", {"number": 98, "backlog": 90}, "was the first"),
-        ("delayed", {"number": LATEST, "backlog": 90}, "before its time"),
+        ("delayed", {"number": LATEST, "backlog": 90}, "before its delivery time"),
     ],
 )
-def test_a_wrong_first_delivery_is_no_figure(kind: str, answer: dict[str, int], said: str) -> None:
-    with pytest.raises(RuntimeError, match=said):
+def test_a_wrong_first_delivery_is_no_figure(kind: str, answer: dict[str, int], output: str) -> None:
+    with pytest.raises(RuntimeError, match=output):
         queues_restart.check(kind, 100, answer)
 
 

@@ -71,4 +71,4 @@ def test_without_java_the_structure_is_missing_and_not_an_error(monkeypatch: pyt
     with children("published-java") as made:
         found = made["published-java"]
     assert isinstance(found, Missing)
-    assert "no java and no mvn" in str(found)
+    assert "java and mvn not installed" in str(found)

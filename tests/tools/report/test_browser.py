@@ -49,7 +49,7 @@ def started() -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(started: Browser) -> Browser:
-    started.look(1280)
+    started.set_viewport(1280)
     started.run("localStorage.clear()") if started.driver.current_url.startswith("file:") else None
     return started
 
@@ -70,7 +70,7 @@ def test_it_loads_alone_and_without_complaints(browser: Browser, pages: dict[str
 def test_it_fits_screens_of_any_width_and_can_be_read(
     browser: Browser, pages: dict[str, Path], name: str, scheme: str, width: int
 ) -> None:
-    browser.look(width, scheme=scheme)
+    browser.set_viewport(width, scheme=scheme)
     browser.open(pages[name])
     assert browser.run("document.documentElement.scrollWidth") <= width
     low = browser.run(CONTRASTS)
@@ -196,7 +196,7 @@ def test_what_is_not_known_is_last_in_either_order(browser: Browser, pages: dict
 
 def test_the_theme(browser: Browser, pages: dict[str, Path]) -> None:
     """As the system has it, light, dark; and as it was left."""
-    browser.look(1280, scheme="dark")
+    browser.set_viewport(1280, scheme="dark")
     browser.open(pages["my-store"])
     seen = []
     for _ in range(4):
@@ -267,13 +267,13 @@ def test_it_looks_different_in_each_scheme_and_width(
     browser: Browser, pages: dict[str, Path], width: int, scheme: str, tmp_path: Path
 ) -> None:
     """Pictures are kept where the run keeps its files, to be looked at."""
-    browser.look(width, scheme=scheme)
+    browser.set_viewport(width, scheme=scheme)
     browser.open(pages["bookie"])
     picture = browser.picture()
     assert picture.startswith(b"\x89PNG")
     (tmp_path / f"{scheme}-{width}.png").write_bytes(picture)
     other = {"light": "dark", "dark": "light"}[scheme]
-    browser.look(width, scheme=other)
+    browser.set_viewport(width, scheme=other)
     assert browser.picture() != picture
 
 
