@@ -40,8 +40,8 @@ class CursorConfig:
     ``flush_interval``. 0 writes each change immediately, None writes every change after ``flush_interval``."""
 
     flush_commit_bytes: int = 8 << 20
-    """Maximum number of bytes in one commit of a flush. A larger flush takes several commits; the last one contains
-    the marker."""
+    """Maximum number of bytes in one commit of a flush. A larger flush takes several commits; the last one contains the
+    marker."""
 
     max_entries_per_cursor_ledger: int = 50_000
     max_cursor_ledger_age: float = 4 * 3600.0

@@ -580,8 +580,8 @@ class Cursor(ProcessBound):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make accepted changes durable; a no-op if there are none. Raises :class:`WriteOnReadOnlyError` if a
-        read-only cursor has recovered a state that differs from the stored one."""
+        """Make accepted changes durable; a no-op if there are none. Raises :class:`WriteOnReadOnlyError` if a read-only
+        cursor has recovered a state that differs from the stored one."""
         with self._lock:
             self._lifecycle.check()
             if self._flusher.is_dirty:

@@ -25,7 +25,7 @@ _WINDOW = 1 << 22
 _WORD = 64
 
 MAX_IN_WORDS = (1 << 31) - 1
-"""Highest entry that can be encoded as words, whose size grows with the highest entry. Pulsar's limit."""
+"""Highest entry that can be encoded as words, whose size grows with it. Pulsar has the same limit."""
 
 
 def add_runs(bitmap: BitMap64, firsts: Ids, lasts: Ids) -> None:

@@ -1,9 +1,9 @@
 """A cursor's record in the metadata store, and the cursor ledgers that it references.
 
 One commit creates a cursor ledger and records it as *pending*, so that a crash leaves no orphaned ledger. A second
-commit makes the record point at it. The previous ledger is retained as a *former* ledger until the new one contains
-two states, so that recovery can always fall back to an older state. A reset starts a new ledger, and the record stores
-that ledger as the oldest one that recovery may use (``since``): no older state can restore the revoked acknowledgments.
+commit makes the record point at it. The previous ledger is retained as a *former* ledger until the new one contains two
+states, so that recovery can always fall back to an older state. A reset starts a new ledger, and the record stores that
+ledger as the oldest one that recovery may use (``since``): no older state can restore the revoked acknowledgments.
 """
 
 from __future__ import annotations

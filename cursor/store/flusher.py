@@ -178,8 +178,8 @@ class Flusher(ProcessBound):
 
     def _raise_interrupted(self) -> None:
         raise InterruptedOperationError(
-            f"cursor {self._name!r} was interrupted during a flush, and acknowledgments that were not "
-            "durable may be lost; open it again"
+            f"cursor {self._name!r} was interrupted during a flush, and acknowledgments that were not durable may be "
+            "lost; open it again"
         )
 
     def fail_pending(self, error: BookstandError) -> None:
@@ -284,17 +284,17 @@ class Flusher(ProcessBound):
                 index.set(ledger_id, page.ref(self._log.next_entry + len(entries)))
                 entries += page.entries
             first = self._log.next_entry + len(entries)
-            refusal: BaseException | None = None
+            encode_error: BaseException | None = None
             try:
                 prepared, marker = self._encode_marker(index, captured, first, len(entries), self._marker)
             except BaseException as error:
                 if index.is_prepared:
                     index.abort()
                 self._restore_index(index, replaced)
-                refusal = error
-        if refusal is not None:
-            self._failed(captured, refusal)
-            raise refusal
+                encode_error = error
+        if encode_error is not None:
+            self._failed(captured, encode_error)
+            raise encode_error
         try:
             if self._storage.hooks is not None:
                 self._storage.point("cursor.encoded", self._log.path)
@@ -456,9 +456,9 @@ class Flusher(ProcessBound):
         info = self._log.info
         assert info is not None
         now = self._log.client.clock.now()
-        beside = snapshot_form.record_pointing_at_ledger(info, captured.mark_delete, captured.properties, now)
+        record = snapshot_form.record_pointing_at_ledger(info, captured.mark_delete, captured.properties, now)
         was_reset = captured.resets != self._stored_resets
-        self._log.switch(writer, beside, self._config.retained_cursor_ledgers, copied, was_reset)
+        self._log.switch(writer, record, self._config.retained_cursor_ledgers, copied, was_reset)
 
     def _install_index(self, index: PageIndex, captured: _FlushSnapshot) -> None:
         """Install the index of the new ledger, without pages that were dropped since the capture. Callers hold the
