@@ -11,12 +11,12 @@ import java.util.Map;
 import org.roaringbitmap.longlong.Roaring64Bitmap;
 
 /**
- * The published structure, bucket of time -> ledger -> Roaring64Bitmap, one add per message.
+ * The published structure, time bucket -> ledger -> Roaring64Bitmap, with one add per message.
  *
- * <p>A line of "name=value" words on stdin asks for a round; a line of the same form answers. The inner map is a
- * sorted one, as in the chapter on the time bucket ("structure=published"), or a hash map, as in PIP-393
- * ("structure=pip393"). Messages are laid out in columns before the clock runs. Nanoseconds of CPU are those of this
- * thread: neither the collector nor the compiler is in them.
+ * <p>Each line of "name=value" words on stdin requests a round; a line of the same form is the result. The inner map is
+ * sorted, as in the chapter on the time bucket ("structure=published"), or a hash map, as in PIP-393
+ * ("structure=pip393"). The columns of messages are created before the clock starts. CPU nanoseconds are those of this
+ * thread, without garbage collector and compiler.
  */
 public final class Published implements Rounds {
     private static final int CHUNK = 1_000_000;
@@ -112,7 +112,7 @@ public final class Published implements Rounds {
         }
     }
 
-    /** Everything up to {@code now} into three columns, and out of the map. */
+    /** Removes all messages up to {@code now}, and returns them as three columns. */
     private int drain(long now) {
         int count = 0;
         while (!map.isEmpty() && map.firstLongKey() <= now) {
@@ -135,7 +135,7 @@ public final class Published implements Rounds {
         return count;
     }
 
-    /** Messages one after the other, all with the same delay; of their ids so many per cent are delayed. */
+    /** Messages in order with equal delays, of which a percentage is delayed. */
     private int layOutOrdered(long first, long end, long perMilli, long percent) {
         int count = 0;
         for (long i = first; i < end; i++) {
@@ -148,7 +148,7 @@ public final class Published implements Rounds {
         return count;
     }
 
-    /** Each message delayed for up to an hour. */
+    /** Messages with random delays of up to an hour. */
     private int layOutRandom(long first, long end, long perMilli) {
         int count = 0;
         for (long i = first; i < end; i++) {

@@ -5,7 +5,7 @@ import java.io.InputStreamReader;
 import java.util.HashMap;
 import java.util.Map;
 
-/** A line of "name=value" words on stdin asks for a round, a line of the same form answers. */
+/** Runs a round for each line of "name=value" words on stdin, and prints the result in the same form. */
 public interface Rounds {
 
     String round(Map<String, String> asked) throws Exception;

@@ -12,11 +12,11 @@ import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 
 /**
- * The original's client, adding to whatever cluster it is told of.
+ * BookKeeper's client, adding entries to a given cluster.
  *
- * <p>A line of "name=value" words on stdin asks for a round: where ("uri"), with which "version" of the protocol, how
- * many adds ("count") of so many "bytes", and how many of them under way at a time ("window"). A line of the same form
- * answers, in nanoseconds. Clients are kept, ledgers are new for each round.
+ * <p>Each line of "name=value" words on stdin requests a round: the cluster ("uri"), the protocol "version", the number
+ * of adds ("count") and their size ("bytes"), and the maximum number of outstanding adds ("window"). A line of the same
+ * form is the result, in nanoseconds. Clients are reused; each round creates a ledger.
  */
 public final class Client implements Rounds {
 
@@ -28,7 +28,7 @@ public final class Client implements Rounds {
     }
 
     public static void main(String[] arguments) {
-        // The original's threads are not asked to end.
+        // BookKeeper's threads would keep the process alive.
         try {
             new Client().answer();
             System.exit(0);
