@@ -159,7 +159,7 @@ class Cursor(ProcessBound):
         self._scheduler = FlushScheduler(config.throttle_mark_delete, config.flush_interval, self._flush_in_background)
         # With a rate limit every acknowledgment must reach the scheduler, so none may take the fast path of ack().
         self._joins_flush = config.throttle_mark_delete is None and not self.read_only
-        self._flusher = Flusher(name, self._state, self._log, config, self._lock, self._scheduler.flush_now)
+        self._flusher = Flusher(name, self._state, self._log, config, self._lock, self._scheduler.request_flush)
         self._flusher.adopt_recovered(found)
         self._lifecycle = CursorLifecycle(name, topic.client, self._flusher, self.read_only)
         self._loader = PageLoader(name, self._state, self._log, self._flusher, self._lock, self._lifecycle)

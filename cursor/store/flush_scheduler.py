@@ -42,7 +42,7 @@ class FlushScheduler:
         elif not self._stopped and (self._due is None or self._due < monotonic()):
             self._wake_at(monotonic() + self._interval)
 
-    def flush_now(self) -> None:
+    def request_flush(self) -> None:
         """Flush in the background without delay."""
         if not self._stopped:
             self._wake_at(monotonic())

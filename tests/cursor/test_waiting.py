@@ -247,7 +247,7 @@ def test_an_acknowledgment_does_not_postpone_a_write_that_was_hurried(monkeypatc
     monkeypatch.setattr(throttle_module, "_background", Background)
     owner = Owner()
     throttle = FlushScheduler(None, 1_000.0, owner.flush)
-    throttle.flush_now()
+    throttle.request_flush()
     hurried = throttle._due
     time.sleep(0.001)
     throttle.on_change()
