@@ -1,1 +1,1 @@
-"""Readers of real bookies' disks and of metadata dumps: files as they lie there, without a server and without Spark."""
+"""Readers and writers of bookies' disks and metadata dumps; they need neither a server nor Spark."""

@@ -1,4 +1,4 @@
-"""What is wrong with what lies on a disk: reported, never raised, so that one bad record costs no more than itself."""
+"""Damage found on a disk. It is reported instead of raised, so that a bad record affects nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Damage(NamedTuple):
-    """One thing that is wrong. ``offset`` is where in the file; the ids are -1 where none can be told."""
+    """One instance of damage. ``offset`` is the position in the file; unknown ids are -1."""
 
     file: str
     offset: int

@@ -1,4 +1,4 @@
-"""The disks of some bookies, opened to be read: with a dump of the cluster's metadata, or without."""
+"""Read access to the disks of bookies, with or without a dump of the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bookstand.storage.format.digest import master_key
 
 __all__ = ["DiskLedger", "Disks", "StoredEntry", "digests_of"]
 
-# Ledgers whose extents are kept in memory.
+# Number of ledgers cached with their extents.
 _KEPT_LEDGERS = 64
 
 
 class Disks:
-    """A context manager; made by :meth:`open`. ``damage`` grows while things are read."""
+    """Disks opened for reading: a context manager, created by :meth:`open`. ``damage`` grows as data is read."""
 
     def __init__(
         self,
@@ -55,10 +55,11 @@ class Disks:
         progress: Progress | None = None,
         limits: ExpansionLimits = DEFAULT,
     ) -> Disks:
-        """Reads all files of the bookies at or below ``paths``.
+        """Scan all files of the bookies at or below ``paths``.
 
-        ``metadata``: a dump, or where it lies. ``passwords``: of ledgers whose own is not in the metadata; the empty
-        one, which Pulsar uses, is always tried. ``folder``: where there is room for sorting (:meth:`Catalog.build`).
+        ``metadata``: a dump or its path. ``passwords``: candidates for ledgers whose password is not in the metadata;
+        the empty password, which Pulsar uses, is always tried. ``folder``: where temporary files for sorting are
+        created (:meth:`Catalog.build`).
         """
         if isinstance(passwords, bytes | str) or not all(isinstance(password, bytes) for password in passwords):
             raise IncorrectParameterError("passwords are given as a list of bytes")
@@ -91,12 +92,12 @@ class Disks:
 
     @property
     def ledger_ids(self) -> list[int]:
-        """Ledgers that are in the metadata, or of which there is an entry on the disks; ascending."""
+        """Ids of the ledgers in the metadata or with entries on the disks, ascending."""
         found = self.catalog.ledger_ids
         return found if self.dump is None else sorted({*found, *self.dump.ledgers})
 
     def ledger(self, ledger_id: int) -> DiskLedger:
-        """A ledger of the disks."""
+        """Return a ledger, or raise :class:`NoSuchLedgerError`."""
         kept = self._kept.pop(ledger_id, None)
         if kept is None:
             metadata = None if self.dump is None else self.dump.ledgers.get(ledger_id)
@@ -109,12 +110,12 @@ class Disks:
         return kept
 
     def _is_on_disks(self, ledger_id: int) -> bool:
-        """Without entries it may still be known to have been written to, or fenced."""
+        """Check for any trace of a ledger: one without entries may have been fenced or have a master key."""
         specials = (self.catalog.fenced, self.catalog.master_keys, self.catalog.explicit_lacs)
         return any(ledger_id in known for known in specials) or self.catalog.has(ledger_id)
 
     def _compare_keys(self) -> None:
-        """Reports ledgers whose bookies were given another password than the metadata has."""
+        """Report ledgers whose master key on the bookies does not match the password in the metadata."""
         if self.dump is None:
             return
         for ledger_id, key in self.catalog.master_keys.items():
@@ -125,7 +126,7 @@ class Disks:
 
 
 def digests_of(dump: MetadataDump | None, passwords: Sequence[bytes]) -> Digests:
-    """By which entries can be checked: as the metadata says, or whatever fits."""
+    """Return the digests to check entries by: the metadata's, or all of them for ledgers that it does not cover."""
     if dump is None:
         return TryAllDigests(passwords)
     known = {

@@ -1,4 +1,4 @@
-"""What lies at a path: a store, bookies' disks, or neither."""
+"""Classification of a path: a store, a bookie's disk, or neither."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Target(NamedTuple):
 
 
 def classify(path: str) -> Target:
-    """A store is its folder or the data file in it; a bookie is whatever
-    :func:`bookstand.disk.bookies.discovery.find_bookies` finds one in, or one of its entry logs or journals."""
+    """Classify a path as a store, a bookie or a bookie's file. A store is named by its folder or its data file. A
+    bookie is named by any folder in which :func:`bookstand.disk.bookies.discovery.find_bookies` finds one."""
     if not path or "\0" in path:
         raise IncorrectParameterError(f"{path!r} is no path")
     here = Path(path)
@@ -46,11 +46,11 @@ def _is_bookie(folder: Path) -> bool:
 
 
 def find_dump(path: Path) -> Path | None:
-    """A metadata dump where one is often put: in the folder, or beside it."""
+    """Find a metadata dump in a usual place: in the folder or beside it."""
     beside = path.absolute().parent if path.name in ("", "..") else path.parent
     return dump_in(path) or dump_in(beside)
 
 
 def dump_in(folder: Path) -> Path | None:
-    """The metadata dump in a folder."""
+    """Find the metadata dump in a folder."""
     return next((folder / name for name in _DUMPS if (folder / name).is_file()), None)

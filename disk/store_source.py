@@ -1,6 +1,6 @@
-"""A store, read as the disks of bookies are: as it lies there, nothing is opened for writing, fenced or recovered.
+"""A store with the interface of bookies' disks.
 
-What cannot be read is reported, and never hides the rest.
+Nothing is opened for writing, fenced or recovered. Unreadable data is reported and never hides the rest.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from bookstand.storage.format.ledger_state import LedgerState
     from bookstand.storage.storage import Storage
 
-# Entries that are not there are looked up one by one in ledgers that were written out of order.
+# Number of ledgers cached.
 _KEPT_LEDGERS = 64
-# Of a long gap so many entries are named.
+# Maximum number of missing entries reported per gap.
 _NAMED = 100
 NOWHERE = -1
 
 
 class StoreLedger:
-    """A ledger as far as it can be read; what cannot is reported. Its state in the store says where it ends, if its
-    metadata does not."""
+    """A ledger as far as it is readable; damage is reported. If its metadata does not give its end, its state in the
+    store does."""
 
     def __init__(self, storage: Storage, ledger_id: int, source: StoreSource) -> None:
         self.id = ledger_id
@@ -99,7 +99,7 @@ class StoreLedger:
 
     @cached_property
     def _highest(self) -> int:
-        """The highest entry that is found, of a ledger whose state cannot be read."""
+        """Highest entry found, for a ledger whose state is unreadable."""
         highest = NO_ENTRY
         try:
             for first, stored in self._storage.runs(self.id, MAX_ENTRY_ID):
@@ -110,7 +110,7 @@ class StoreLedger:
 
     @cached_property
     def extent(self) -> LedgerEnd:
-        """A closed ledger ends where its metadata says; any other where recovery would close it: at the first gap."""
+        """End of the ledger: the metadata's if it is closed, otherwise the end at which recovery would close it."""
         metadata, state = self.metadata, self.state
         highest = self.last_stored
         unbroken = NO_ENTRY if state is None else state.unbroken
@@ -154,7 +154,7 @@ class StoreLedger:
         return self._entries(first, end if last is None else min(last, end))
 
     def stored(self, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
-        """Runs of entries as they lie there. What the store must have and does not is reported."""
+        """Yield runs of entries in stored form. Entries that the store should have but lacks are reported."""
         try:
             for start, part in self._storage.runs(self.id, last, first):
                 self._tell_lost(first, start - 1)
@@ -195,7 +195,7 @@ class StoreLedger:
 
 
 class StoreSource:
-    """The ledgers and nodes of a store, as the disks' readers want them."""
+    """Ledgers and nodes of a store, with the interface of :class:`bookstand.disk.disks.Disks`."""
 
     def __init__(self, storage: Storage, passwords: Sequence[bytes], limits: ExpansionLimits = DEFAULT) -> None:
         self.limits = limits
@@ -217,12 +217,12 @@ class StoreSource:
 
     @cached_property
     def ledger_ids(self) -> list[int]:
-        """Those that have metadata."""
+        """Ids of the ledgers with metadata."""
         return self._ids(schema.LEDGERS)
 
     @cached_property
     def deleted_ids(self) -> list[int]:
-        """Those that were deleted, and whose entries are not collected yet."""
+        """Ids of deleted ledgers whose entries have not been garbage-collected."""
         return sorted(set(self._ids(schema.STATE)).difference(self.ledger_ids))
 
     def _ids(self, database: bytes) -> list[int]:
@@ -246,7 +246,7 @@ class StoreSource:
 
     @cached_property
     def dump(self) -> MetadataDump:
-        """The nodes. A store's ledgers are no nodes, so that the dump has none."""
+        """The nodes as a metadata dump. It has no ledgers: a store does not represent them as nodes."""
         nodes: dict[str, DumpNode] = {}
         damaged: list[str] = []
         try:

@@ -1,4 +1,4 @@
-"""A ledger of a store, read as the ledgers of disks are: as it lies there, and without anybody noticing."""
+"""A store's ledger, read like a ledger on bookies' disks: in stored form, without recovering or fencing it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bookstand.storage.format.ledger_state import LedgerState
 from bookstand.storage.format.schema import MAX_ENTRY_ID
 from bookstand.storage.storage import Storage
 
-# Of what a bookie may have stored without a digest in the metadata.
+# Assumed if neither the metadata nor the state names a digest.
 _USUAL_DIGEST = "crc32c"
 
 
@@ -31,7 +31,8 @@ class Payload(NamedTuple):
 
 
 class StoredLedger:
-    """Up to where it is closed; one that is open with all that is there, behind gaps as well."""
+    """Stored entries of a ledger: up to the last entry of a closed one; all of an open one, including entries after
+    gaps."""
 
     def __init__(self, storage: Storage, ledger_id: int, metadata: LedgerMetadata, state: LedgerState | None) -> None:
         self.id = ledger_id
@@ -41,12 +42,12 @@ class StoredLedger:
         closed = metadata.state == CLOSED
         stored = NO_ENTRY if state is None else state.last_entry
         self.extent = End(metadata.last_entry_id if closed else stored, metadata.state)
-        # Entries up to here are there, or lost.
+        # Every entry up to this id was stored: a missing one is lost.
         self._unbroken = metadata.last_entry_id if closed else NO_ENTRY if state is None else state.unbroken
 
     @classmethod
     def find(cls, storage: Storage, ledger_id: int) -> StoredLedger | None:
-        """None: there is no such ledger."""
+        """Return the ledger, or None if it does not exist."""
         found = storage.metadata(ledger_id)
         if found is None:
             return None
@@ -56,7 +57,7 @@ class StoredLedger:
 
     @property
     def entry_count(self) -> int:
-        """How many entries whoever recovers it finds."""
+        """Number of entries that recovery would find."""
         return self._unbroken + 1
 
     @property
@@ -66,7 +67,7 @@ class StoredLedger:
 
     @property
     def knows_digest(self) -> bool:
-        """Whether digests can be made and checked: the oldest metadata lacks the password that an HMAC takes."""
+        """True if digests can be computed and checked. The oldest metadata lacks the password that an HMAC needs."""
         return self.digest.name != "hmac" or self.metadata.has_password or self.master_key == master_key(b"")
 
     @property
@@ -76,8 +77,8 @@ class StoredLedger:
         return master_key(self.metadata.password) if self.metadata.has_password else None
 
     def runs(self, report: Report) -> Iterator[list[bytes]]:
-        """All stored entries in their order. What is missing or damaged is reported; a damaged one is given as it is,
-        unless it says that it is another."""
+        """Yield all stored entries in order. Missing and damaged entries are reported. A damaged entry is yielded
+        unchanged, unless its header names another entry."""
         expected = 0
         for first, stored in self._storage.runs(self.id, self.extent.last_entry):
             self._report_missing(expected, first - 1, report)
@@ -111,7 +112,7 @@ class StoredLedger:
         return True
 
     def entries(self, first: int = 0, last: int = MAX_ENTRY_ID) -> Iterator[Payload]:
-        """What those entries hold that are there and whole."""
+        """Yield the payloads of the intact entries from ``first`` to ``last``."""
         for entry_id in range(first, min(last, self.extent.last_entry) + 1):
             stored = self._storage.entry_as_stored(self.id, entry_id)
             if stored is not None:

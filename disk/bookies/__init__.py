@@ -1,1 +1,1 @@
-"""Bookies' directories, the copies of entries in them, and the ledgers they make up."""
+"""Bookie directories, the copies of entries in them, and the ledgers that these copies form."""

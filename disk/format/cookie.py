@@ -1,4 +1,4 @@
-"""The file ``VERSION`` of each of a bookie's folders: its cookie."""
+"""Cookie of a journal or ledger folder: the file ``VERSION``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bookstand.ledger.cluster.cookie import Cookie, parse
 
 FILE = "VERSION"
 
-# A cookie names some folders. A larger file is none, and is not read.
+# A cookie lists a few folders. A larger file is not a cookie and is not read in full.
 _MOST_BYTES = 1 << 20
 
 
 def read_cookie(path: Path, report: Report) -> Cookie | None:
-    """The cookie in the file ``path``; None if there is none that can be read, which is reported."""
+    """Read the cookie at ``path``; return None if it is unreadable, which is reported."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)

@@ -1,8 +1,8 @@
 """CRCs of many entries at once, and of any part of a file in bounded time.
 
-All builds on what :mod:`bookstand.storage.format.entry_batch` builds on: a CRC is linear over GF(2). So the headers'
-part of many checksums is made by numpy, octet by octet, from tables; the checksum of a part of a file follows from
-those of two beginnings of it; and that of many records follows from their digests, if these are right.
+Like :mod:`bookstand.storage.format.entry_batch`, this relies on CRCs being linear over GF(2). Numpy therefore computes
+the contribution of many headers octet by octet, from tables. The checksum of a part of a file follows from the
+checksums of two prefixes, and the checksum of many records follows from their digests, provided that these are right.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bookstand.disk.format.tolerant_file import TolerantFile
 from bookstand.storage.format.digest import CrcDigest
 from bookstand.storage.format.entry_codec import HEADER_BYTES
 
-# Tables are kept for so many sizes of records, and of the runs of them that are put together.
+# Number of record sizes, and of sizes of combined runs, whose tables are cached.
 _KEPT = 512
 _CHUNK = 1 << 16
 
 
 def of_headers(digest: CrcDigest, headers: Any) -> Any:
-    """The checksums of the rows of a matrix of octets, as wide as a header."""
+    """Checksums of the rows of an octet matrix with the width of a header."""
     sums = np.full(len(headers), digest.checksum(headers[0].tobytes()), np.uint32)
     for octet, changed in _changed(headers):
         sums ^= _octet_table(digest, HEADER_BYTES - 1 - octet).take(changed)
@@ -32,11 +32,11 @@ def of_headers(digest: CrcDigest, headers: Any) -> Any:
 
 
 def of_records(digest: CrcDigest, heads: Any, size: int) -> Any:
-    """The checksums of records of ``size`` bytes, as they must be if the digests of the entries are right.
+    """Checksums that records of ``size`` bytes have if the digests of their entries are right.
 
-    ``heads`` are their first bytes as a matrix of octets: something of any width, header, and digest. As the digest is
-    the checksum of header and payload, that of the whole record is the digest, and what it makes of a difference that
-    what lies before the payload is not the header alone.
+    ``heads`` holds the first bytes of each record as a matrix of octets: a prefix of any width, the header, and the
+    digest. The digest is the checksum of header and payload. The checksum of the record is therefore the digest, XORed
+    with the effect of having more than the header before the payload.
     """
     first = heads[0].tobytes()
     end = len(first) - digest.size
@@ -49,7 +49,7 @@ def of_records(digest: CrcDigest, heads: Any, size: int) -> Any:
 
 
 def _changed(octets: Any) -> Iterator[tuple[int, Any]]:
-    """The columns in which not all rows are like the first, as differences to that."""
+    """Yield the columns in which rows differ from the first row, XORed with it."""
     changed = octets ^ octets[0]
     for octet in np.flatnonzero(np.bitwise_or.reduce(changed)).tolist():
         yield octet, changed[:, octet]
@@ -57,7 +57,7 @@ def _changed(octets: Any) -> Iterator[tuple[int, Any]]:
 
 @lru_cache(maxsize=_KEPT)
 def _octet_table(digest: CrcDigest, behind: int) -> Any:
-    """What an octet that is not zero does to the checksum when ``behind`` bytes follow it."""
+    """Effect of each octet value on a checksum, relative to zero, if ``behind`` bytes follow it."""
     zeros = bytes(behind)
     blank = digest.checksum(b"\0" + zeros)
     return np.array([digest.checksum(bytes([octet]) + zeros) ^ blank for octet in range(256)], np.uint32)
@@ -65,7 +65,7 @@ def _octet_table(digest: CrcDigest, behind: int) -> Any:
 
 @lru_cache(maxsize=_KEPT)
 def _record_table(digest: CrcDigest, width: int, octet: int, size: int) -> Any:
-    """What an octet of the first ``width`` bytes does to the checksum of a record, as in ``of_records``."""
+    """Effect of an octet of the first ``width`` bytes on the checksum of a record, as in ``of_records``."""
     behind = width - 1 - octet
     changes = _octet_table(digest, behind)
     if digest.size <= behind < digest.size + HEADER_BYTES:
@@ -77,8 +77,8 @@ def _record_table(digest: CrcDigest, width: int, octet: int, size: int) -> Any:
 
 
 def combine(digest: CrcDigest, sums: Any, size: int) -> int:
-    """The checksum of pieces of one size that lie behind one another, from the checksum of each."""
-    # Nothing has the checksum 0, and may stand before the first.
+    """Checksum of consecutive pieces of equal size, from the checksum of each."""
+    # The checksum of no bytes is 0, so leading zeros do not change the result.
     halves = (len(sums) - 1).bit_length()
     sums = np.concatenate((np.zeros((1 << halves) - len(sums), np.uint32), sums))
     for half in range(halves):
@@ -87,7 +87,7 @@ def combine(digest: CrcDigest, sums: Any, size: int) -> int:
 
 
 def _before_zeros(digest: CrcDigest, differences: Any, zeros: int) -> Any:
-    """By how much checksums differ once so many zero bytes followed, if they differed by so much before."""
+    """Differences between checksums after ``zeros`` zero bytes, given the differences before them."""
     octets = differences.astype("<u4").view(np.uint8).reshape(-1, 4)
     lowest, low, high, highest = _zeros_tables(digest, zeros)
     changed = lowest.take(octets[:, 0])
@@ -109,7 +109,7 @@ def _zeros_tables(digest: CrcDigest, zeros: int) -> list[Any]:
 
 
 def slice_crc(digest: CrcDigest, data: bytes, start: int, end: int) -> int:
-    """The checksum of a part of what is in memory, without a copy of all of it."""
+    """Checksum of a part of ``data``, computed without copying all of it."""
     checksum = digest.checksum(b"")
     for at in range(start, end, _CHUNK):
         checksum = digest.extend(checksum, data[at : min(at + _CHUNK, end)])
@@ -117,7 +117,7 @@ def slice_crc(digest: CrcDigest, data: bytes, start: int, end: int) -> int:
 
 
 class PartSums:
-    """Checksums of parts of a file, from those of its beginnings, one for each STEP, made as far as they are needed."""
+    """Checksums of parts of a file, from checksums of its prefixes at every STEP bytes, computed on demand."""
 
     STEP = 1 << 14
 
@@ -127,7 +127,7 @@ class PartSums:
         self._sums = array("I", [digest.checksum(b"")])
 
     def extend(self, checksum: int, start: int, end: int) -> int:
-        """``checksum`` continued over a part of the file."""
+        """Continue ``checksum`` over a part of the file."""
         return self._upto(end) ^ _behind_zeros(self._digest, checksum ^ self._upto(start), end - start)
 
     def _upto(self, offset: int) -> int:
@@ -144,7 +144,7 @@ class PartSums:
 
 
 def _behind_zeros(digest: CrcDigest, difference: int, zeros: int) -> int:
-    """By how much two checksums differ once so many zero bytes followed, if they differed by ``difference``."""
+    """Difference between two checksums after ``zeros`` zero bytes, given the difference before them."""
     power = 0
     while zeros:
         if zeros & 1:
@@ -156,7 +156,7 @@ def _behind_zeros(digest: CrcDigest, difference: int, zeros: int) -> int:
 
 @lru_cache(maxsize=128)
 def _zeros(digest: CrcDigest, power: int) -> tuple[int, ...]:
-    """What becomes of each bit of a difference when ``2 ** power`` zero bytes follow."""
+    """Image of each bit of a difference after ``2 ** power`` zero bytes."""
     if power == 0:
         blank = digest.extend(0, b"\0")
         return tuple(digest.extend(1 << bit, b"\0") ^ blank for bit in range(32))

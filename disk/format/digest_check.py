@@ -1,7 +1,7 @@
-"""Whether entries are what their digests say, by the column and one by one.
+"""Verification of entry digests, by column and one by one.
 
-Each entry is judged by itself and by what is known of its ledger's digest beforehand, never by the entries beside it:
-so a file may be read in any parts.
+Each verdict depends only on the entry and on the digest known for its ledger, never on adjacent entries, so a file can
+be read in arbitrary parts.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from bookstand.storage.format.entry_codec import EXPLICIT_LAC, HEADER, HEADER_BY
 
 _EXPLICIT_LAC = EXPLICIT_LAC.struct
 
-# A record's length, and the header of the entry behind it.
+# Length field of a record and header of its entry.
 HEAD_BYTES = LENGTH_BYTES + HEADER_BYTES
 
-# No ledger gets as far: at one entry in a microsecond, nine years; at a gibibyte in a second, two.
+# Limits that no ledger reaches: nine years at one entry per microsecond, two years at 1 GiB per second.
 _MOST_ENTRIES = 1 << 48
 _MOST_BYTES = 1 << 56
 _LARGEST_DIGEST = 20
 
-# What is larger is held in memory only where its checksum is right, or another record lies behind it.
+# A larger record is loaded only if its checksum is right or another record follows it.
 LARGE = 8 << 20
-# What is larger still is held only where its checksum is right. An HMAC cannot be told without holding the entry.
+# A still larger record is loaded only if its checksum is right. An HMAC requires the whole entry in memory.
 LARGEST_HELD = 64 << 20
-# Up to here an entry's checksum is made of its bytes in one go.
+# Up to this size a checksum is computed in one call.
 _SMALL = 1 << 16
 _CRC_BYTES = 4
 _OCTETS = [bytes([octet]) for octet in range(256)]
-# So many entries of one size are worth the tables of that size.
+# Number of entries of one size from which building the tables for that size pays off.
 _MANY = 128
 
 
 def column(data: bytes, dtype: str, offsets: Any) -> Any:
-    """The big-endian numbers, or the pieces, that begin at any offsets of the bytes."""
+    """Big-endian numbers, or byte strings, that begin at any offsets of ``data``."""
     width = np.dtype(dtype).itemsize
     return np.ndarray((max(len(data) - width + 1, 0),), dtype, data, strides=(1,))[offsets]
 
 
 def headers(data: bytes, starts: Any) -> tuple[Any, Any]:
-    """Of the entries that begin there: their headers as a matrix of octets, and of int64 fields."""
+    """Headers of the entries at ``starts``, as a matrix of octets and as int64 fields."""
     octets = column(data, f"V{HEADER_BYTES}", starts).view(np.uint8).reshape(-1, HEADER_BYTES)
     return octets, octets.view(">i8").astype(np.int64)
 
 
 def plausible_headers(fields: Any, sizes: Any) -> Any:
-    """Which headers an entry of that size may have: the LAC is behind the entry, the ledger's length includes it."""
+    """Mask of headers that an entry of that size may have: the LAC precedes it, the ledger's length includes it."""
     ledger_ids, entry_ids, lacs, lengths = fields.T
     return (
         (ledger_ids >= 0)
@@ -67,11 +67,11 @@ def plausible_headers(fields: Any, sizes: Any) -> Any:
 
 
 class CandidateEntries(NamedTuple):
-    """Entries, or what may be some, by the column."""
+    """Entries, or byte ranges that may be entries, as columns."""
 
     starts: Any
     sizes: Any
-    # The first bytes, as wide as a header, as octets and as int64 fields.
+    # The first bytes, as wide as a header: as octets and as int64 fields.
     octets: Any
     fields: Any
 
@@ -94,7 +94,7 @@ class DigestChecker:
         self._sums: dict[CrcDigest, crc_algebra.PartSums] = {}
 
     def rows(self, data: bytes, entries: CandidateEntries) -> tuple[Any, Any]:
-        """Verdicts and digest sizes of entries that lie in ``data``."""
+        """Verdicts and digest sizes of the entries in ``data``."""
         count = len(entries.starts)
         verdicts = np.full(count, BAD, np.uint8)
         digest_sizes = np.full(count, NO_DIGEST, np.int64)
@@ -128,7 +128,7 @@ class DigestChecker:
             yield digest, everything[numbers == number]
 
     def is_good(self, offset: int, size: int) -> bool:
-        """Whether an entry with a right digest is stored there, however large it is."""
+        """Return True if an entry of this size at ``offset`` has a right digest. Memory use is bounded for any size."""
         header = self._file.read(offset, HEADER_BYTES)
         digest = self._digests.of(HEADER.unpack(header)[0])
         return any(
@@ -136,14 +136,14 @@ class DigestChecker:
         )
 
     def may_begin(self, offset: int) -> bool:
-        """Whether an entry of some size has the header that is there."""
+        """Return True if the header at ``offset`` is plausible for an entry of some size."""
         header = self._file.read(offset, HEADER_BYTES)
         start = np.zeros(1, np.int64)
         return len(header) == HEADER_BYTES and bool(plausible_headers(headers(header, start)[1], start).all())
 
     def sizes(self, offset: int, limit: int) -> Iterator[int]:
-        """With which sizes, up to ``limit`` in the file, a checksum is right for what begins there, whatever its length
-        says. One size in 2 ** 32 fits by chance."""
+        """Yield the sizes, ending by ``limit``, for which the entry at ``offset`` has a right checksum, regardless of
+        its length field. One size in 2 ** 32 matches by chance."""
         if not self.may_begin(offset):
             return
         header = self._file.read(offset, HEADER_BYTES)
@@ -152,7 +152,7 @@ class DigestChecker:
         for tried in self._tried if digest is None else (digest,):
             if isinstance(tried, CrcDigest):
                 payload = offset + HEADER_BYTES + tried.size
-                # The ledger's length includes that of the entry.
+                # The ledger's length includes the length of the entry.
                 end = min(limit, payload + length, offset + LARGE)
                 slot = int.from_bytes(self._file.read(payload - tried.size, tried.size))
                 for at, checksum in self._checksums(tried, tried.checksum(header), payload, end):
@@ -160,7 +160,7 @@ class DigestChecker:
                         yield at - offset
 
     def _checksums(self, digest: CrcDigest, checksum: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """From there to each following place up to the end."""
+        """Yield each offset from ``start`` to ``end`` with the checksum up to it."""
         if start <= end:
             yield start, checksum
         at = start
@@ -171,7 +171,7 @@ class DigestChecker:
                 yield at, checksum
 
     def explicit_lac(self, ledger_id: int, body: bytes) -> int | None:
-        """What a writer said of its last-add-confirmed; None if its digest is wrong, or cannot be checked."""
+        """Decode an explicit LAC; return None if its digest is wrong or cannot be checked."""
         if len(body) < _EXPLICIT_LAC.size:
             return None
         lac: int = _EXPLICIT_LAC.unpack_from(body)[1]
@@ -196,7 +196,7 @@ class DigestChecker:
 
 
 def _right(digest: Digest, data: bytes, entries: CandidateEntries) -> Any:
-    """Which of the entries have this digest in their slots."""
+    """Mask of the entries whose stored digest is ``digest``."""
     behind = HEADER_BYTES + digest.size
     right = entries.sizes >= behind
     if not isinstance(digest, CrcDigest):
@@ -220,11 +220,11 @@ def _right(digest: Digest, data: bytes, entries: CandidateEntries) -> Any:
 
 
 def _all_right(digest: CrcDigest, data: bytes, entries: CandidateEntries) -> bool:
-    """Whether entries of one size that lie behind one another all have right digests, by a single checksum.
+    """Return True if consecutive entries of one size all have right digests, by a single checksum.
 
-    That of header and payload being in its slot, the checksum of a record follows from its first bytes; and that of all
-    of them, from those. It is as good as the checksums are by themselves: one that is wrong is always noticed, several
-    are but for a chance of one in 2 ** 32.
+    If each digest is right, the checksum of each record follows from its first bytes, and so does the checksum of all
+    records. This is as reliable as checking each digest: one wrong digest is always detected, several are missed with a
+    probability of 2 ** -32.
     """
     first, size = int(entries.starts[0]), int(entries.sizes[0])
     stride = LENGTH_BYTES + size
@@ -244,5 +244,5 @@ def _sums(digest: CrcDigest, data: bytes, entries: CandidateEntries) -> Any:
     heads = crc_algebra.of_headers(digest, entries.octets).tolist()
     starts = (entries.starts + (HEADER_BYTES + digest.size)).tolist()
     ends = (entries.starts + entries.sizes).tolist()
-    # Each slice is gone before the next one is made, so that all are made in the same place.
+    # Each slice is freed before the next one is allocated, so that they reuse the same memory.
     return np.array([extend(h, data[s:e]) for h, s, e in zip(heads, starts, ends, strict=True)], np.uint32)

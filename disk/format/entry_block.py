@@ -1,4 +1,4 @@
-"""Entries of one file by the column, and by which digest they were checked."""
+"""Entries of one file as columns, and the digests they are checked by."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ Column = NDArray[np.int64]
 
 # The digest is right.
 GOOD = 0
-# There was no digest to check by: none is kept, or it is an HMAC under a password that was not offered. The entry's
-# header makes sense, and so does what lies behind the entry.
+# The digest cannot be checked: the entry has none, or an HMAC with an unknown password. The header is plausible, and a
+# record or the end of the data follows.
 UNCHECKED = 1
-# The digest is wrong. Such an entry is reported as damage, and is in no block.
+# The digest is wrong. The entry is reported as damage and is in no block.
 BAD = 2
 
-# In the column of digest sizes: none of the digests tried was right.
+# Digest size of an entry for which no digest matched.
 NO_DIGEST = -1
 
 
 LENGTH_BYTES = 4
-"""Each record begins with its length."""
+"""Size of the length field at the beginning of each record."""
 
 
 class Block(NamedTuple):
-    """Entries that lie behind one another in a file, in its order. Entry ``i`` is stored as
-    ``data[starts[i] : starts[i] + sizes[i]]``."""
+    """Consecutive entries of a file, in file order. Entry ``i`` is stored as ``data[starts[i] : starts[i] +
+    sizes[i]]``."""
 
     data: bytes
     starts: Column
     sizes: Column
-    # Where the stored entries begin in the file: behind the lengths of their records.
+    # Offsets of the stored entries in the file, after the length fields of their records.
     offsets: Column
     ledger_ids: Column
     entry_ids: Column
     lacs: Column
     lengths: Column
     verdicts: NDArray[np.uint8]
-    # How many bytes of digest lie between header and payload, which tells the digest, too: 4 CRC32C, 8 CRC32, 20 HMAC,
-    # 0 none; NO_DIGEST where it is not known.
+    # Size of the digest between header and payload, which identifies it: 4 CRC32C, 8 CRC32, 20 HMAC, 0 none; NO_DIGEST
+    # if unknown.
     digest_sizes: Column
 
     def stored(self, row: int) -> bytes:
@@ -52,18 +52,18 @@ class Block(NamedTuple):
 
 
 class Digests(Protocol):
-    """By which digest the entries of a ledger are to be checked."""
+    """Digest of each ledger's entries."""
 
     @property
     def passwords(self) -> Sequence[bytes]:
-        """Those under which an HMAC may be, where the ledger's own is not known."""
+        """Candidate passwords for an HMAC, for ledgers whose password is unknown."""
 
     def of(self, ledger_id: int) -> Digest | None:
-        """None: not known. CRC32C, CRC32 and an HMAC for each of the passwords are tried."""
+        """Return the ledger's digest. For None, CRC32C, CRC32 and an HMAC with each of the passwords are tried."""
 
 
 class TryAllDigests:
-    """Without any metadata."""
+    """Digests without metadata: all of them are tried."""
 
     def __init__(self, passwords: Sequence[bytes] = ()) -> None:
         self.passwords: Sequence[bytes] = tuple(passwords)
@@ -73,7 +73,7 @@ class TryAllDigests:
 
 
 class KnownDigests:
-    """From ledger id to (name of the digest, password). Ledgers that are not in it are tried, as are those with an HMAC
+    """Digests by ledger id, from (digest name, password). All digests are tried for other ledgers, and for an HMAC
     whose password is None."""
 
     def __init__(self, known: Mapping[int, tuple[str, bytes | None]], passwords: Sequence[bytes] = ()) -> None:

@@ -1,6 +1,6 @@
-"""Entry logs: where a bookie keeps the entries of all its ledgers.
+"""Entry logs: the files in which a bookie stores the entries of all its ledgers.
 
-A header, records of entries, and, once the log was full, those of the ledgers map.
+A log consists of a header, records of entries, and, once it is full, records of the ledgers map.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAP = Layout(
 _MAP_HEADER_BYTES = MAP.struct.size
 _COUNT_BYTES = _MAP_HEADER_BYTES - IDS.size
 _MAP_ROW = np.dtype([("ledger", ">i8"), ("bytes", ">i8")])
-# So many ledgers are in one record of the map at most.
+# Maximum number of ledgers in one record of the map.
 _MAP_ROWS = 10_000
 
 StrPath = str | os.PathLike[str]
@@ -58,7 +58,7 @@ class LogHeader(NamedTuple):
 
 
 class _Records:
-    """The ledgers map is all that lies between entries, and nothing says that a log has ended."""
+    """Grammar of entry logs: the ledgers map is the only other record, and the end of a log is not marked."""
 
     def is_record(self, size: int, ledger_id: int, entry_id: int, rest: bytes) -> bool:
         return (ledger_id, entry_id) == _MAP_IDS and _rows_of_map(size, rest) is not None
@@ -83,28 +83,29 @@ def _rows_of_map(size: int, rest: bytes) -> int | None:
 def read(
     path: StrPath, digests: Digests, report: Report, *, start: int | None = None, stop: int | None = None
 ) -> Iterator[Block]:
-    """The entries whose records begin in ``range(start, stop)`` of the file, in its order.
+    """Yield the entries whose records begin in ``range(start, stop)`` of the file, in file order.
 
-    Whatever else is there is reported, if it begins there, too.
+    Damage is reported if it begins in that range.
     """
     with TolerantFile(path, report) as file:
         scan = RecordScanner(file, digests, _Records(), start or 0, stop)
         first = HEADER_BYTES
         if file.size and not _header(file, scan.report):
-            # Bytes may be missing or too many: the first entry may be anywhere.
+            # Bytes may be missing or extra, so the first entry may begin anywhere in the header.
             found = scan.first_good(0, HEADER_BYTES)
             first = HEADER_BYTES if found is None else found
         yield from scan.blocks(first)
 
 
 def read_header(path: StrPath, report: Report) -> LogHeader | None:
-    """None if the file has none, as the next log, which a bookie creates in advance. A broken one is reported."""
+    """Read the header; return None if it is damaged, which is reported, or the file is empty. A bookie creates its next
+    log in advance, as an empty file."""
     with TolerantFile(path, report) as file:
         return _header(file, _reporting(file)) if file.size else None
 
 
 def read_ledgers_map(path: StrPath, report: Report, limits: ExpansionLimits = DEFAULT) -> dict[int, int] | None:
-    """How many bytes each ledger's records take in the file; None if it was not full, or its map is broken."""
+    """Read the size of each ledger's records in the log; return None if the log was not full or its map is damaged."""
     with TolerantFile(path, report) as file:
         say = _reporting(file)
         header = _header(file, say) if file.size else None
@@ -150,7 +151,8 @@ def _reporting(file: TolerantFile) -> _Say:
 
 
 def _header(file: TolerantFile, say: _Say) -> LogHeader | None:
-    """None if it is not one, and no record need begin behind it. A version that is not known is reported only."""
+    """Read the header; return None if it is invalid, so that records may begin anywhere. An unknown version is only
+    reported."""
     head = file.read(0, HEADER_BYTES)
     if len(head) < HEADER_BYTES:
         say(0, f"{len(head)} bytes are too few for the header of an entry log")
@@ -171,12 +173,12 @@ def _header(file: TolerantFile, say: _Say) -> LogHeader | None:
 
 
 def header(map_offset: int = 0, map_count: int = 0) -> bytes:
-    """What a log begins with; without a map as long as it is not full."""
+    """Encode the header of a log; a log has no map until it is full."""
     return _HEADER.pack(MAGIC, _NEWEST_VERSION, map_offset, map_count).ljust(HEADER_BYTES, b"\0")
 
 
 def map_records(ledgers: Mapping[int, int]) -> Iterator[bytes]:
-    """The ledgers map: records as they are stored, without their lengths."""
+    """Yield the records of the ledgers map, without their length fields."""
     rows = np.fromiter(ledgers.items(), _MAP_ROW, len(ledgers))
     for first in range(0, len(rows), _MAP_ROWS):
         some = rows[first : first + _MAP_ROWS]

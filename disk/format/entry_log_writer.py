@@ -1,4 +1,4 @@
-"""Entry logs, written one after the other: the next one begins where the last one is full, as a bookie's do."""
+"""Writer of consecutive entry logs: when a log is full, the next one begins, as in a bookie."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bookstand.errors import IncorrectParameterError
 from bookstand.storage.process.data_files import sync_file
 
 LARGEST_LOG = 1 << 30
-"""What a bookie takes for the size of its logs at most: offsets in its indexes have 32 bits."""
+"""Largest log size that a bookie accepts: offsets in its indexes have 32 bits."""
 
 _SMALLEST_LOG = entry_log.HEADER_BYTES
 
@@ -26,11 +26,10 @@ def check_log_bytes(log_bytes: int) -> None:
 
 
 class EntryLogWriter:
-    """A context manager. Every log has its ledgers map, also the last one; all are on the disk when it ends.
+    """Context manager that writes entries to logs. Each log has a ledgers map, and all logs are synced at the end.
 
-    ``folder`` is ``current`` of a ledger folder without logs; None: nothing is written, and all is counted as if it
-    were. A bookie sorts by ledger and entry what it writes at a
-    time: the caller gives entries in that order.
+    ``folder`` is ``current`` of a ledger folder without logs. If it is None, the writer counts without writing. A
+    bookie sorts each batch of writes by ledger and entry; the caller adds entries in that order.
     """
 
     def __init__(self, folder: Path | None, log_bytes: int = LARGEST_LOG) -> None:
@@ -41,7 +40,7 @@ class EntryLogWriter:
         self._position = 0
         self.logs: list[Path] = []
         self.entries = 0
-        # What they take in all logs, with their lengths.
+        # Size of the entries in all logs, including their length fields.
         self.bytes = 0
         self._file = self._begin()
 
@@ -57,7 +56,7 @@ class EntryLogWriter:
             self._file.close()
 
     def add(self, ledger_id: int, entries: Sequence[bytes]) -> None:
-        """Stored entries of one ledger."""
+        """Append stored entries of one ledger."""
         part: list[bytes] = []
         size = 0
         for stored in entries:
@@ -88,7 +87,7 @@ class EntryLogWriter:
         return file
 
     def _end(self) -> None:
-        """The log gets its map, and then a header that says where that is."""
+        """Append the ledgers map, then write its offset to the header."""
         with self._file as file:
             if self._ledgers:
                 for record in entry_log.map_records(self._ledgers):

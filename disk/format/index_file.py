@@ -1,6 +1,6 @@
-"""The index file of a ledger, as the interleaved and the sorted ledger storage keep one.
+"""Index file of a ledger, as the interleaved and the sorted ledger storage write it.
 
-Entries can be read without it; nothing else but the journal knows what its header says.
+Entries can be read without it. The facts in its header are otherwise only in the journal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _EXPLICIT_LAC = EXPLICIT_LAC.struct
 
 
 class IndexFile(NamedTuple):
-    """What the header says, and where the entries are."""
+    """Header of an index file, and access to its entry locations."""
 
     path: Path
     ledger_id: int
@@ -55,13 +55,13 @@ class IndexFile(NamedTuple):
     def locations(
         self, first: int = 0, last: int | None = None, limits: ExpansionLimits = DEFAULT
     ) -> NDArray[np.int64]:
-        """The locations of the entries from ``first`` to ``last``, or as far as the file goes."""
+        """Read the locations of the entries from ``first`` to ``last``, or to the end of the file."""
         with open(self.path, "rb") as file:
             found = os.fstat(file.fileno())
             count = max((found.st_size - HEADER_BYTES) // _LOCATION.itemsize - first, 0)
             if last is not None:
                 count = min(count, max(last - first + 1, 0))
-            # A file may be one hole.
+            # A sparse file may claim any size: limit the expansion by its allocated blocks.
             expansion = limits.of(min(found.st_size, found.st_blocks * _BLOCK))
             expansion.take(2 * count * _LOCATION.itemsize, f"{self.path}: an index of {count} entries")
             file.seek(HEADER_BYTES + first * _LOCATION.itemsize)
@@ -69,12 +69,12 @@ class IndexFile(NamedTuple):
 
 
 def ledger_id_of(path: Path) -> int:
-    """The ledger whose index the file is by its name, or :class:`ValueError`."""
+    """Return the ledger id in the file's name, or raise :class:`ValueError`."""
     return int(path.stem, 16)
 
 
 def read_index(path: Path, report: Report) -> IndexFile | None:
-    """The index file at ``path``; None if its header cannot be read, which is reported."""
+    """Read an index file; return None if its header is unreadable, which is reported."""
     ledger_id = -1
     try:
         ledger_id = ledger_id_of(path)
@@ -100,7 +100,7 @@ def read_index(path: Path, report: Report) -> IndexFile | None:
 
 
 def _read_header(header: bytes) -> tuple[bytes, bool, bytes]:
-    """Master key, whether the ledger is fenced, and the explicit LAC's bytes."""
+    """Return the master key, the fenced flag and the encoded explicit LAC."""
     if len(header) < HEADER_BYTES:
         raise MalformedError(f"its header should have {HEADER_BYTES} bytes, there are {len(header)}")
     if not header.startswith(_MAGIC):

@@ -1,7 +1,7 @@
-"""Journals: what a bookie was told, in the order in which it was.
+"""Journals: a bookie's write-ahead logs.
 
-A header, records, and padding between them. Records are stored entries, and others that are told apart by what stands
-in the place of an entry's id. A journal is allocated in advance: zeros follow the last record.
+A journal consists of a header and records, with padding between them. A record is a stored entry or, if it has a
+negative number in place of the entry id, a special record. Journals are preallocated: zeros follow the last record.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ PADDING = Layout(
 )
 _PADDING = PADDING.struct
 _LEDGER_KEY, _FENCE, _FORCE, _EXPLICIT_LAC = -0x1000, -0x2000, -0x4000, -0x8000
-# How many bytes follow: a SHA-1, or two numbers and any of the digests.
+# Possible sizes of the body: a SHA-1, or two numbers and any of the digests.
 _SIZES = {_LEDGER_KEY: (20,), _EXPLICIT_LAC: (16, 20, 24, 36)}
-# Ids that no version has given a meaning to so far, and that a later one may.
+# Range of ids that no version uses yet and a later one may.
 _STEP, _FURTHEST = 0x1000, -0x100000
 _COUNT = struct.Struct(">i")
 KEY_RECORD = Layout(
@@ -70,7 +70,7 @@ StrPath = str | os.PathLike[str]
 
 
 class MetaEntry(NamedTuple):
-    """A record that is no entry; ``offset`` is that of the record."""
+    """Special record, which is not an entry; ``offset`` is that of the record."""
 
     offset: int
     kind: Literal["ledger_key", "fence", "explicit_lac"]
@@ -102,7 +102,7 @@ class _Records:
         mark, count = _PADDING.unpack(head)
         if mark != _PADDING_MARK or not 0 <= count <= file.size - offset - _PADDING.size:
             return 0
-        # Were there anything else in it, its length would be wrong.
+        # Other bytes in the padding mean that its length is wrong.
         return 0 if _not_zeros(file, offset + _PADDING.size, count) else _PADDING.size + count
 
     def is_end(self, file: TolerantFile, offset: int) -> bool:
@@ -137,15 +137,15 @@ def read(
     start: int | None = None,
     special: Callable[[MetaEntry], None] | None = None,
 ) -> Iterator[Block]:
-    """The entries whose records begin at ``start`` or behind it, in the order of the file. ``special`` is told what
-    else there is, block by block. Zeros at the end are no damage; anything that follows zeros is."""
+    """Yield the entries whose records begin at or after ``start``, in file order. ``special`` receives the special
+    records, block by block. Trailing zeros are not damage; data after zeros is."""
     with TolerantFile(path, report) as file:
         scan = RecordScanner(file, digests, _Records(file, special), start or 0)
         yield from scan.blocks(_first_record(file, scan))
 
 
 def _first_record(file: TolerantFile, scan: RecordScanner) -> int:
-    """Where the records begin; what is wrong with the header is reported."""
+    """Return the offset of the first record; damage to the header is reported."""
     head = file.read(0, HEADER_BYTES)
     if not head:
         return 0
@@ -171,13 +171,13 @@ def _first_record(file: TolerantFile, scan: RecordScanner) -> int:
             scan.report(0, "the header of a journal ends in something else than zeros")
     if zeros:
         return HEADER_BYTES
-    # Bytes may be missing or too many: the first entry may be anywhere.
+    # Bytes may be missing or extra, so the first entry may begin anywhere in the header.
     found = scan.first_good(0, HEADER_BYTES)
     return HEADER_BYTES if found is None else found
 
 
 def _end_of_data(file: TolerantFile) -> int:
-    """Behind which there are zeros only."""
+    """Return the offset after which the file holds only zeros."""
     end = file.size
     while end:
         start = max(end - _CHUNK, 0)
@@ -197,28 +197,28 @@ def _not_zeros(file: TolerantFile, offset: int, count: int) -> bool:
 
 # -- writing ---------------------------------------------------------------------------------------------------------
 
-# After each group of records the file is filled up to a multiple of this.
+# The file is padded to a multiple of this after each group of records.
 _ALIGNMENT = 512
 
 
 def ledger_key(ledger_id: int, key: bytes) -> bytes:
-    """A record, without its length: who may write to the ledger."""
+    """Encode a record, without its length field: the master key that writers of the ledger must present."""
     return IDS.pack(ledger_id, _LEDGER_KEY) + _COUNT.pack(len(key)) + key
 
 
 def fence(ledger_id: int) -> bytes:
-    """A record, without its length: nobody may write to the ledger any more."""
+    """Encode a record, without its length field: the ledger rejects further writes."""
     return IDS.pack(ledger_id, _FENCE)
 
 
 def explicit_lac(ledger_id: int, digest: Digest, lac: int) -> bytes:
-    """A record, without its length: what the ledger's writer told of itself."""
+    """Encode a record, without its length field: the last-add-confirmed that the ledger's writer announced."""
     body = encode_explicit_lac(digest, ledger_id, lac)
     return IDS.pack(ledger_id, _EXPLICIT_LAC) + _COUNT.pack(len(body)) + body
 
 
 def whole(records: Iterable[bytes]) -> bytes:
-    """A journal of these records: one group, and nothing behind it."""
+    """Encode a complete journal: one group of records, without preallocated space."""
     out = bytearray(_HEADER.pack(MAGIC, _NEWEST_VERSION).ljust(HEADER_BYTES, b"\0"))
     for record in records:
         out += LENGTH.pack(len(record)) + record

@@ -1,15 +1,15 @@
-"""From record to record through a log or a journal, and on behind whatever is damaged.
+"""Scanner for the records of an entry log or a journal that resumes after damage.
 
-A record is a length and so many bytes, most of them an entry's. One leads to the next, and each entry's digest says
-whether it is one. Where a digest is wrong, or where no record can be, the next record is the first one behind whose
-digest is right: nothing is guessed from lengths that nothing protects. If it is only the length that is wrong, the
-checksum tells the right one. So every entry with a right digest is found that does not lie within another one, and no
-other passes as good. An entry that cannot be checked is believed where its own header makes sense and another record,
-or the end, lies behind it.
+A record is a length and that many bytes, usually an entry. Each length leads to the next record, and the entry's digest
+confirms the record. After a wrong digest or an impossible record, the scan resumes at the next record whose digest is
+right: lengths are unprotected, so it never relies on them. If only the length is wrong, the checksum determines the
+right one. The scan therefore finds every entry with a right digest that is not nested in another entry, and accepts no
+other entry as good. An entry that cannot be checked is accepted if its header is plausible and another record, or the
+end of the data, follows it.
 
-Where a record begins does not depend on what is asked for: a part of a file is found by walking through what lies
-before it, without looking at its digests. The rows of all parts are those of the whole, also where an entry's payload
-is a log itself. (They need not be where a wrong length before a part leads to just such a payload's records.)
+Record boundaries do not depend on the requested range: the scan walks the records before a range without checking their
+digests. The ranges of a file together yield the same rows as the whole file, even if the payload of an entry is a log
+itself. The exception is a wrong length before a range that leads to the records of such a payload.
 """
 
 from __future__ import annotations
@@ -42,49 +42,49 @@ LENGTH = RECORD.struct
 IDS = BEGINNING.struct
 assert LENGTH.size == LENGTH_BYTES
 
-# Of every record that is one, the first bytes are its ledger and what it is.
+# Every record begins with a ledger id and an entry id or record type.
 _SMALLEST = IDS.size
-# Up to this size, a record that is no entry cannot have a whole one in it.
+# A special record of up to this size cannot contain an entry record.
 _TOO_SMALL_TO_HOLD = HEAD_BYTES + _SMALLEST
-# As much of a record, from its length on, as any grammar looks at.
+# Number of bytes of a record, from its length field on, that any grammar examines.
 _PEEK = 64
 
-# After damage the file is read in small steps first: there may be more of it.
+# Reads are small after damage, because more damage may follow.
 _FIRST = 1 << 16
 _LARGEST = 1 << 22
-# As much is looked through for a record at once.
+# Size of one read while searching for a record.
 _WINDOW = 1 << 20
-# Among so few sizes none has a right checksum by chance; with a larger one something has to follow that may.
+# Up to this size a right checksum is not a coincidence; a larger entry must be followed by a plausible record.
 _FEW_SIZES = 1 << 13
-# After so many records of one size the next ones are looked at all at once.
+# After this many records of one size, the following records are examined as an array.
 _ALIKE = 16
 
 
 class _Astray(NamedTuple):
-    """A record that cannot be trusted to end where the next one begins."""
+    """A record whose length cannot be trusted, and the offset at which to resume."""
 
     record: int
     go_on: int
 
 
 class FileGrammar(Protocol):
-    """What lies in a file between its entries."""
+    """File-specific rules for everything but entries."""
 
     def is_record(self, size: int, ledger_id: int, entry_id: int, rest: bytes) -> bool:
-        """Whether this is a record that is no entry; ``rest`` is what follows the ids, or the beginning of it."""
+        """Return True for a special record, not an entry; ``rest`` follows the ids and may be truncated."""
 
     def filler(self, file: TolerantFile, offset: int) -> int:
-        """How many bytes to pass over where there is no record; 0: none."""
+        """Return the number of padding bytes to skip at ``offset``, where no record begins."""
 
     def is_end(self, file: TolerantFile, offset: int) -> bool:
-        """Whether nothing is meant to follow."""
+        """Return True if no more data is expected at ``offset``."""
 
     def told(self, file: TolerantFile, offset: int, size: int, judge: DigestChecker) -> None:
-        """A record that is no entry was passed; ``offset`` is that of what follows its length."""
+        """Receive a special record; ``offset`` is the position after its length field."""
 
 
 class RecordScanner:
-    """One file. ``start`` and ``stop`` bound the offsets of the records that are wanted."""
+    """Scanner of one file. ``start`` and ``stop`` bound the offsets of the records to yield."""
 
     def __init__(
         self, file: TolerantFile, digests: Digests, grammar: FileGrammar, start: int = 0, stop: int | None = None
@@ -94,10 +94,10 @@ class RecordScanner:
         self._judge = DigestChecker(file, digests)
         self._start = start
         self._stop = file.size if stop is None else stop
-        # Before this no record begins that was not found. What is passed over without a digest does not count, be it a
-        # header, padding, or a record that is no entry: where it ends may be wrong.
+        # All records that begin before this offset have been found. Data skipped without a digest check (a header,
+        # padding, a special record) does not count, because its end may be wrong.
         self._sought = 0
-        # Of records whose lengths are wrong, and whose entries are not.
+        # Right sizes of intact entries whose length fields are wrong, by record offset.
         self._true_sizes: dict[int, int] = {}
 
     def report(self, offset: int, what: str, ledger_id: int = -1, entry_id: int = -1) -> None:
@@ -107,7 +107,7 @@ class RecordScanner:
     # -- where records are ---------------------------------------------------------------------------------------------
 
     def is_place(self, offset: int) -> bool:
-        """Whether something is there that may follow a record: another one, what lies between them, or the end."""
+        """Return True if a record may end at ``offset``: another record, padding or the end follows."""
         file = self._file
         if offset >= file.size or self._grammar.is_end(file, offset) or self._grammar.filler(file, offset):
             return True
@@ -115,7 +115,7 @@ class RecordScanner:
         return size is not None and offset + LENGTH_BYTES + size <= file.size
 
     def _size_at(self, offset: int) -> int | None:
-        """Of the record there, if it looks like one; it may be larger than what is left of the file."""
+        """Return the size of the record at ``offset`` if it is plausible; it may exceed the rest of the file."""
         head = self._file.read(offset, _PEEK)
         if len(head) < LENGTH_BYTES + _SMALLEST:
             return None
@@ -127,7 +127,7 @@ class RecordScanner:
         return size if size >= _SMALLEST and self._grammar.is_record(size, ledger_id, entry_id, rest) else None
 
     def first_good(self, offset: int, end: int) -> int | None:
-        """Where the first record begins that is an entry with a right digest, in ``range(offset, end)``."""
+        """Find the first record in ``range(offset, end)`` that is an entry with a right digest."""
         file = self._file
         width = 1 << 12
         while offset < end:
@@ -144,14 +144,14 @@ class RecordScanner:
 
     @staticmethod
     def _candidates(data: bytes, count: int, left: int) -> Iterator[tuple[int, int]]:
-        """Where the beginning of an entry's record might be: offsets and sizes."""
+        """Return offsets and sizes of byte ranges that may be entry records."""
         octets = np.frombuffer(data, np.uint8)
 
         def at(place: int) -> Any:
             return octets[place : place + count]
 
-        # The signs of length and ledger, and the two highest octets of the entry's id and the highest of the ledger's
-        # length, are zero: hardly anything but records passes. Nor does a stretch of zeros.
+        # In an entry record the sign bits of length and ledger id, the two highest octets of the entry id and the
+        # highest of the ledger's length are zero, and the length is not. Little else passes this test.
         entry, length = LENGTH_BYTES + 8, LENGTH_BYTES + 24
         maybe = (at(entry) | at(entry + 1) | at(length) | (at(0) & 0x80) | (at(LENGTH_BYTES) & 0x80)) == 0
         maybe &= (at(0) | at(1) | at(2) | at(3)) != 0
@@ -168,16 +168,16 @@ class RecordScanner:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def blocks(self, offset: int) -> Iterator[Block]:
-        """The entries, from a record on that begins at ``offset``."""
+        """Yield the entries from the record at ``offset`` on."""
         width = _FIRST
         while offset < min(self._stop, self._file.size) and not self._grammar.is_end(self._file, offset):
             block, offset, width = self._step(offset, width)
             if block is not None:
                 yield block
-                del block  # before memory for the next one is taken
+                del block  # frees memory before the next block is read
 
     def _step(self, offset: int, width: int) -> tuple[Block | None, int, int]:
-        """Some entries, if there are any, where to go on, and how much to read then."""
+        """Return the next entries, if any, the offset to continue at, and the next read size."""
         if (size := self._true_sizes.pop(offset, None)) is not None:
             return self._alone(offset, size), offset + LENGTH_BYTES + size, _FIRST
         data = self._file.read(offset, width)
@@ -195,7 +195,7 @@ class RecordScanner:
         return None, self._behind_junk(offset), _FIRST
 
     def _walk(self, data: bytes, base: int) -> tuple[Any, Any, int]:
-        """From length to length: the records that are whole in ``data``, and where there is none any more."""
+        """Follow the lengths: return the records that are complete in ``data``, and the end of the last one."""
         starts, sizes = array("q"), array("q")
         stretches: list[tuple[Any, Any]] = []
         at, alike, before, end = 0, 0, -1, len(data)
@@ -232,9 +232,9 @@ class RecordScanner:
         return np.concatenate(all_starts), np.concatenate(all_sizes), at
 
     def _block(self, data: bytes, base: int, starts: Any, sizes: Any, behind: int) -> tuple[Block | None, int, bool]:
-        """The entries among these records, where to go on, and whether nothing was wrong with any of them."""
+        """Return the entries among these records, the offset to continue at, and False if any record was damaged."""
         if starts[-1] + HEADER_BYTES > len(data):
-            data += bytes(HEADER_BYTES)  # the last one is no entry, and shorter than a header
+            data += bytes(HEADER_BYTES)  # the last record is shorter than a header, so it is not an entry
         records = CandidateEntries(starts, sizes, *headers(data, starts))
         is_entry = (sizes >= HEADER_BYTES) & (records.fields[:, 0] >= 0) & (records.fields[:, 1] >= 0)
         others = np.flatnonzero(~is_entry).tolist()
@@ -248,7 +248,7 @@ class RecordScanner:
         if behind == base:
             return None, self._behind_junk(base), False
         offsets = records.starts + (base - LENGTH_BYTES)
-        # Of what lies before the first record that is wanted only the last matters: its length may be wrong.
+        # Of the records before the requested range only the last one is checked, because its length may be wrong.
         before = max(int(np.searchsorted(offsets, self._start, "right")) - 1, 0)
         if len(passed := np.flatnonzero(is_entry[:before])):
             self._sought = base + records.end(int(passed[-1]))
@@ -274,7 +274,7 @@ class RecordScanner:
         return block, behind, straight
 
     def _left_at(self, data: bytes, base: int, records: CandidateEntries, row: int) -> _Astray | None:
-        """If what is there is no record after all, or one that holds an entry: that, and where to go on."""
+        """Return where to resume if the row is not a record, or is a special record that contains an entry."""
         start, size = int(records.starts[row]), int(records.sizes[row])
         record = base + start - LENGTH_BYTES
         ledger_id, entry_id = records.fields[row, :2].tolist()
@@ -285,12 +285,12 @@ class RecordScanner:
         return None if found is None else _Astray(record, found)
 
     def _sifted(self, base: int, entries: CandidateEntries, verdicts: Any, end: int) -> tuple[Any, _Astray | None]:
-        """Which entries to hand on, of records that end at ``end``, and which of them is the first whose length leads
-        past an entry."""
+        """Return the mask of entries to yield, and the first record whose length skips an entry. ``end`` is the end of
+        the last record."""
         handed = verdicts != BAD
         for row in np.flatnonzero(verdicts != GOOD).tolist():
             size, after = int(entries.sizes[row]), base + entries.end(row)
-            # All records but the last led to another one.
+            # Every record but the last is followed by another one.
             followed = after < end or self.is_place(after)
             if handed[row] and followed:
                 continue
@@ -319,7 +319,7 @@ class RecordScanner:
         return handed, None
 
     def _true_size(self, record: int, limit: int) -> int | None:
-        """Of an entry with a right checksum that begins there, whatever its length says."""
+        """Return the size for which the entry at ``record`` has a right checksum, regardless of its length field."""
         for size in self._judge.sizes(record + LENGTH_BYTES, limit):
             after = record + LENGTH_BYTES + size
             if size <= _FEW_SIZES or self.is_place(after) or self._judge.may_begin(after + LENGTH_BYTES):
@@ -327,7 +327,7 @@ class RecordScanner:
         return None
 
     def _alone(self, record: int, size: int) -> Block | None:
-        """The entry of a record whose length is wrong."""
+        """Read the entry of a record whose length is wrong."""
         self._sought = record + LENGTH_BYTES + size
         if not self._start <= record < self._stop:
             return None
@@ -337,17 +337,17 @@ class RecordScanner:
         return _block_of(data, record + LENGTH_BYTES, entry, *self._judge.rows(data, entry))
 
     def _needed(self, offset: int) -> int:
-        """How much to read for the record there, which was not whole in what was read; 0: there is none."""
+        """Return the number of bytes to read for a record that was incomplete in ``data``; 0 if it is not a record."""
         size = self._size_at(offset)
         if size is None or (after := offset + LENGTH_BYTES + size) > self._file.size:
             return 0
-        # What is large is not loaded on the word of a length alone.
+        # A length field alone does not justify loading a large record.
         if size > LARGE and not self._judge.is_good(offset + LENGTH_BYTES, size):
             return LENGTH_BYTES + size if size <= LARGEST_HELD and self.is_place(after) else 0
         return LENGTH_BYTES + size
 
     def _behind_junk(self, offset: int) -> int:
-        """Where the next record is, from where none is."""
+        """Report the bytes at ``offset``, which are not a record, and return the offset of the next record."""
         found = self.first_good(self._sought, self._file.size)
         head = self._file.read(offset, LENGTH_BYTES)
         if len(head) < LENGTH_BYTES:

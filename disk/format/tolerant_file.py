@@ -1,4 +1,4 @@
-"""A file of a bookie's disk, of which any part can be read, also where the disk cannot."""
+"""File on a bookie's disk that stays readable where the disk fails."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _BLOCK = 512
 
 
 class TolerantFile:
-    """Bytes that the disk refuses to give are zeros, and reported once; so is their whole page from then on, that all
-    who read it may read the same. A file has the size it had when it was opened, unless it turns out to be shorter.
-    ``allocated`` is the part of it that takes space: holes read as zeros, and take none."""
+    """File in which unreadable pages read as zeros. A failing page is reported once and stays zero from then on, so
+    that all readers see the same bytes. The size is fixed when the file is opened, unless the file turns out to be
+    shorter. ``allocated`` excludes holes, which read as zeros and take no space."""
 
     def __init__(self, path: str | os.PathLike[str], report: Report) -> None:
         self.name = str(Path(path))
@@ -46,7 +46,7 @@ class TolerantFile:
             self._descriptor = -1
 
     def read(self, offset: int, count: int) -> bytes:
-        """So many bytes, or fewer where the file ends."""
+        """Read ``count`` bytes, or fewer at the end of the file."""
         count = min(count, self.size - offset)
         if count <= 0:
             return b""
@@ -76,5 +76,4 @@ class TolerantFile:
 
 
 def _pages(offset: int, count: int) -> range:
-    """The pages that so many bytes lie in."""
     return range(offset // _PAGE, (offset + count - 1) // _PAGE + 1)
