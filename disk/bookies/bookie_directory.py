@@ -1,9 +1,9 @@
 """One journal or ledger folder of a bookie.
 
-All that a bookie keeps in such a folder is in ``current`` below it: journals (``<id>.txn``), entry logs (``<id>.log``),
-index files (``<a>/<b>/<ledger>.idx``), its cookie, and how far the journal is in the logs: ``lastMark``, or
-``lastMark.<k>`` of the journal folder ``k`` where there are several.
-Ids are hexadecimal. Entry logs are looked for in ``current`` itself only: the databases below it have such names, too.
+A bookie stores the data of such a folder in ``current`` below it: journals (``<id>.txn``), entry logs (``<id>.log``),
+index files (``<a>/<b>/<ledger>.idx``), the cookie, and marks. A mark is the position up to which a journal has been
+flushed to the entry logs: ``lastMark``, or ``lastMark.<k>`` for journal folder ``k`` of several. Ids are hexadecimal.
+Entry logs are only searched for in ``current`` itself, because the databases below it use such names, too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _LOG = re.compile(r"([0-9a-fA-F]{1,16})\.log")
 _INDEX = re.compile(r"([0-9a-fA-F]{1,16})\.idx")
 _INDEX_FOLDER = re.compile(r"[0-9a-fA-F]{1,2}")
 _LAST_MARK = re.compile(r"lastMark(?:\.([0-9]{1,4}))?")
-# Compactions that were cut short: what they copied is still in the old log.
+# Interrupted compactions: the entries that they copied are still in the old log.
 _UNFINISHED = re.compile(r"[0-9a-fA-F]{1,16}\.log(\.compacting|\.[0-9a-fA-F]{1,16}\.compacted)")
 _LEDGER_FOLDERS = frozenset({"ledgers", "locations"})
 _LEDGER_FILES = frozenset({"lastId", "DIRTY"})
-# What garbage collection knows of the logs.
+# Cache of log metadata for garbage collection.
 _NOT_READ = frozenset({"metadata-cache"})
 
 MARK = Layout("a file `lastMark`", ("journal id", "q", ""), ("offset", "q", "up to which the journal is in the logs"))
@@ -40,31 +40,31 @@ _MARK = MARK.struct
 
 
 class LastMark(NamedTuple):
-    """Up to where a journal is in the logs: what lies before it was written there."""
+    """Position up to which a journal has been flushed to the entry logs."""
 
     journal_id: int
     offset: int
 
 
 def mark_bytes(mark: LastMark) -> bytes:
-    """What a mark's file holds."""
+    """Encode the file of a mark."""
     return _MARK.pack(*mark)
 
 
 def id_of(path: Path) -> int:
-    """The id in the name of a journal or an entry log."""
+    """Return the id in the name of a journal or an entry log."""
     return int(path.stem, 16)
 
 
 class DirectoryListing(NamedTuple):
-    """What is in the folder; logs, journals and indexes in the order of their ids."""
+    """Contents of the folder; logs, journals and indexes are sorted by id."""
 
     folder: Path
     cookie: Cookie | None
     journals: list[Path]
     logs: list[Path]
     indexes: list[Path]
-    # None: it cannot be read.
+    # None: the mark is unreadable.
     marks: dict[int, LastMark | None]
     holds_ledgers: bool
 
@@ -103,7 +103,7 @@ def read_folder(folder: Path, report: Report) -> DirectoryListing:
         elif mark_of := _LAST_MARK.fullmatch(entry.name):
             holds_ledgers = True
             number = int(mark_of[1] or 0)
-            # Both names are there where a second journal folder was added later.
+            # Both ``lastMark`` and ``lastMark.0`` exist if a second journal folder was added later.
             known = [mark for mark in (marks.get(number), read_last_mark(path, report)) if mark is not None]
             marks[number] = max(known, default=None)
         elif entry.name in _LEDGER_FILES:
@@ -128,7 +128,7 @@ def read_folder(folder: Path, report: Report) -> DirectoryListing:
 def _children(
     folder: Path, wanted: re.Pattern[str], fits: Callable[[os.DirEntry[str]], bool], report: Report
 ) -> list[Path]:
-    """What is called like ``wanted`` and ``fits``; anything else is foreign."""
+    """Return the children that match ``wanted`` and ``fits``; others are reported as foreign."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
@@ -148,7 +148,7 @@ def _foreign(path: Path) -> Damage:
 
 
 def read_last_mark(path: Path, report: Report) -> LastMark | None:
-    """The mark in the file ``path``; None if it cannot be read, which is reported."""
+    """Read the mark at ``path``; return None if it is unreadable, which is reported."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MARK.size + 1)
@@ -167,7 +167,7 @@ def read_last_mark(path: Path, report: Report) -> LastMark | None:
 
 
 def is_bookie_directory(current: Path) -> bool:
-    """Whether a folder called ``current`` is a bookie's, and not one of the many others of this name."""
+    """Return True if a folder called ``current`` is a bookie's: other programs use this name, too."""
     with os.scandir(current) as entries:
         return any(
             entry.name == cookies.FILE or any(pattern.fullmatch(entry.name) for pattern in (_JOURNAL, _LOG, _LAST_MARK))
@@ -178,7 +178,7 @@ def is_bookie_directory(current: Path) -> bool:
 def is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself
+    except OSError:  # a symbolic link to itself
         return False
 
 

@@ -1,7 +1,7 @@
-"""The folders of a bookie that has the entries of a plan, and what the metadata store is to know of them.
+"""Writer of a bookie's folders and metadata nodes for an export plan.
 
-The journal has no entries: what it says of ledgers is what a bookie keeps in its database beside them, and it is to be
-replayed.
+The journal has no entries. It holds the facts about ledgers that a bookie stores in its database, and is replayed when
+the bookie starts.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from bookstand.storage.process.data_files import sync_file
 
 _JOURNAL, _LEDGERS = "journal", "ledgers"
 _JOURNAL_ID = 1
-# Those of DbLedgerStorage: empty, but a bookie's tools build them in the place of what is there.
+# Databases of DbLedgerStorage. They are empty, but the tools that rebuild them replace existing folders.
 _DATABASES = ("ledgers", "locations")
 
 
 class BookieWriter:
-    """The folders of the bookie: written at ``place``, meant to be at ``home``."""
+    """Writer of one bookie: files are written below ``place`` and moved to ``home`` later."""
 
     def __init__(self, place: Path, name: str, home: Path, instance_id: str) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class BookieWriter:
         with EntryLogWriter(self._ledgers, log_bytes) as logs:
             specials = self._copy(plan, logs, report, progress)
         _write(self._ledgers / "lastId", f"{len(logs.logs) - 1:x}\n".encode())
-        # What stands in the journal is not in the bookie's database: it is to be replayed.
+        # The facts in the journal are not in the databases yet, so replay starts at its beginning.
         _write(self._ledgers / "lastMark", mark_bytes(LastMark(_JOURNAL_ID, 0)))
         _write(self._journal / f"{_JOURNAL_ID:x}.txn", journal.whole(specials))
         for current in (self._journal, self._ledgers):
@@ -64,13 +64,13 @@ class BookieWriter:
         return logs
 
     def count(self, plan: Plan, log_bytes: int, report: Report, progress: Progress | None) -> EntryLogWriter:
-        """What :meth:`write` would write and report, and nothing is written."""
+        """Count and report like :meth:`write`, without writing."""
         with EntryLogWriter(None, log_bytes) as logs:
             self._copy(plan, logs, report, progress)
         return logs
 
     def _copy(self, plan: Plan, logs: EntryLogWriter, report: Report, progress: Progress | None) -> list[bytes]:
-        """Entries go to the logs; what is to be in the journal is returned."""
+        """Copy the entries to the logs; return the records of the journal."""
         specials: list[bytes] = []
         ids = sorted({*plan.ledgers, *plan.snapshots})
         for number, ledger_id in enumerate(ids, 1):
@@ -95,7 +95,7 @@ class BookieWriter:
         self.ledger_nodes.append(DumpNode(path, value, metadata.version, time, time))
 
     def _here(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """This bookie has all of its entries."""
+        """Return the metadata with this bookie as the only one that stores the ledger."""
         if all(members == (self.name,) for _, members in metadata.ensembles):
             return metadata
         return metadata.replace(
@@ -107,7 +107,7 @@ class BookieWriter:
 
 
 def _specials(ledger: StoredLedger) -> Iterator[bytes]:
-    """What a bookie knows of a ledger apart from its entries; nothing of one that it never heard of."""
+    """Yield the facts that a bookie stores about a ledger apart from its entries; none if it never saw the ledger."""
     state = ledger.state
     if state is None or not state.heard_of:
         return
@@ -128,7 +128,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def nodes_of(plan: Plan, disk: BookieWriter) -> list[DumpNode]:
-    """All nodes, by their paths."""
+    """Return all metadata nodes, sorted by path."""
     return _with_parents(_nodes(plan, disk))
 
 
@@ -140,15 +140,15 @@ def _nodes(plan: Plan, disk: BookieWriter) -> Iterator[DumpNode]:
     yield DumpNode(f"{paths.COOKIES}/{disk.name}", disk.cookie)
     yield DumpNode(paths.READ_ONLY, b"")
     yield DumpNode("/ledgers/idgen", b"")
-    # A new service begins to count anew, and Pulsar takes the ids of a topic's ledgers for their order. Where this node
-    # is, new ids begin behind its number, which is the upper half of theirs.
+    # A new metadata service restarts its ledger ids, and Pulsar orders a topic's ledgers by id. This node makes new ids
+    # start after its number, which is the upper half of an id.
     largest = max((*plan.ledgers, *plan.snapshots), default=0)
     if (upper := (largest >> 32) + 1) < 1 << 31:
         yield DumpNode(f"/ledgers/idgen-long/HOB-{upper:010}", b"")
 
 
 def _with_parents(nodes: Iterable[DumpNode]) -> list[DumpNode]:
-    """By their paths; above each node there is one, as services want it that nodes are created in."""
+    """Sort nodes by path and add missing parents, without which services do not create nodes."""
     found = {node.path: node for node in nodes}
     for path in list(found):
         above = path.rpartition("/")[0]

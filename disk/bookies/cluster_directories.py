@@ -1,4 +1,4 @@
-"""The folders of clusters of bookies, where there may be several clusters side by side."""
+"""Folders of bookie clusters, several of which may be side by side."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from bookstand.disk.path_kind import dump_in
 
 @dataclass
 class ClusterFolders:
-    """Folders that belong to one cluster by their cookies and paths."""
+    """Folders that belong to one cluster according to their cookies and paths."""
 
     folders: list[str]
     instance: str
-    """The instance id in its cookies; empty if there is none."""
+    """Instance id in the cookies; empty if they have none."""
     bookies: set[str]
     own: bool
     """True for bookies' own folders, False for folders above bookies."""
 
     @property
     def dump(self) -> str | None:
-        """The metadata dump in the folder above the bookies."""
+        """Metadata dump in the folder above the bookies."""
         for folder in self.folders:
             found = dump_in(Path(folder)) or (dump_in(Path(folder).resolve().parent) if self.own else None)
             if found is not None:
@@ -33,7 +33,7 @@ class ClusterFolders:
         return None
 
     def holds(self, other: ClusterFolders) -> bool:
-        """Return True if the other folders belong to this cluster. Copies of the same bookies belong to another one."""
+        """Return True if the other folders belong to this cluster. Copies of the same bookies do not."""
         if self.own and other.own:
             if self.instance and other.instance:
                 return self.instance == other.instance
@@ -53,7 +53,8 @@ class ClusterFolders:
 
 
 def divided(folder: str) -> Iterator[ClusterFolders]:
-    """The clusters at or below a folder: those below it, if they differ in their cookies or have dumps of their own."""
+    """Yield the clusters at or below a folder. Its subfolders are separate clusters if their cookies differ or several
+    have dumps."""
     found = _bookies(folder)
     instances = {bookie.cookie.instance_id for bookie in found if bookie.cookie and bookie.cookie.instance_id}
     here = Path(folder).resolve()

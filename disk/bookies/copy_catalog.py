@@ -1,19 +1,19 @@
-"""Which copies of which entries lie where, over all files of all bookies.
+"""Catalog of the copies of entries in all files of all bookies.
 
-Every file is read once, and each entry's digest checked. What is kept of an entry is a row of numbers; rows are sorted
-by ledger and entry through files without a name (:mod:`bookstand.disk.bookies.external_sort`), so that memory does not
-grow with the disks: only with the number of ledgers whose master key, fence or explicit LAC is found, by some hundred
-bytes each.
+Every file is read once, and each entry's digest is checked. The catalog stores a row of numbers per copy. Rows are
+sorted by ledger and entry in unnamed temporary files (:mod:`bookstand.disk.bookies.external_sort`), so memory does not
+grow with the disks. It grows only with the number of ledgers that have a master key, fence or explicit LAC, by some
+hundred bytes each.
 
-An entry has several copies where a bookie has it in its journal and in a log, where several bookies have it, and where
-recovery or a compaction wrote it again. The best one comes first: one with a right digest before one that could not be
-checked, then the one written last, as far as that can be told:
+An entry has several copies if a bookie has it in both its journal and a log, if several bookies have it, or if recovery
+or compaction wrote it again. Copies with a right digest precede copies that could not be checked. Then the copy written
+last comes first, as far as the files show it:
 
-* a journal before the logs: of what a journal still has, it has the last that was written;
+* a journal precedes the logs, because the entries it still has were written last;
 * then the higher id of the file, then the higher offset.
 
-Copies whose headers differ are normal, for recovery writes entries again with another LAC. Copies whose payloads differ
-are reported, and the best one counts.
+Copies with different headers are normal, because recovery writes entries again with another LAC. Copies with different
+payloads are reported, and the best one is used.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ from bookstand.storage.format.schema import MAX_ENTRY_ID
 
 Column = NDArray[Any]
 Progress = Callable[[int, int], None]
-"""Told how many bytes of how many have been read."""
+"""Called with the number of bytes read and their total."""
 
 LOG, JOURNAL = "log", "journal"
 
-# ``mark`` are the eight bytes behind the header. Where digests are right, copies alike in all of header, size and mark
-# are alike.
+# ``mark`` holds the eight bytes after the header. Copies with right digests and equal header, size and mark are equal.
 _COPY = {
     "ledger": "i8", "entry": "i8", "file": "i4", "offset": "i8", "size": "i4", "lac": "i8", "length": "i8",
     "verdict": "u1", "digest": "i1", "mark": "u8",
@@ -55,13 +54,13 @@ _LEDGER = {"ledger": "i8", "start": "i8"}
 _PAIR = {"best": "i8", "other": "i8"}
 _MARK_BYTES = 8
 _BLOCK_ROWS = 1 << 15
-# So many entries of a ledger tell the size of its digest.
+# Number of copies that are examined for the size of the digest.
 _TELLING = 4096
 _DIGEST_SIZES = (0, 4, 8, 20)
 
 
 class SourceFile(NamedTuple):
-    """A file that entries were read from. ``rank`` is its place by age: of two copies the one of higher rank counts."""
+    """A file with entries. ``rank`` is its position by age: of two copies, the one of higher rank is used."""
 
     bookie: int
     path: Path
@@ -78,7 +77,7 @@ class Copies:
     files: Column
     offsets: Column
     sizes: Column
-    """Of the stored entry, which begins at ``offsets`` in file ``files`` of the catalog's."""
+    """Sizes of the stored entries, which begin at ``offsets`` of ``Catalog.files[files]``."""
     lacs: Column
     lengths: Column
     verdicts: Column
@@ -88,28 +87,28 @@ class Copies:
         return len(self.entry_ids)
 
     def rows(self, which: Any) -> Copies:
-        """Some of them: by a slice, a mask, or indices."""
+        """Select rows by a slice, a mask, or indices."""
         return Copies(self.ledger_id, *(getattr(self, column.name)[which] for column in fields(self)[1:]))
 
     @property
     def records(self) -> Column:
-        """Where their records begin, which is what is told of where they are."""
+        """Offsets of the records, which are the positions in reports."""
         return self.offsets - LENGTH_BYTES
 
     def firsts(self) -> Column:
-        """Which rows are the best copy of their entry."""
+        """Mask of the rows that are the best copy of their entry."""
         first = np.ones(len(self), bool)
         first[1:] = self.entry_ids[1:] != self.entry_ids[:-1]
         return first
 
 
 class Catalog:
-    """A context manager; made by :meth:`build`."""
+    """Index of all copies: a context manager, created by :meth:`build`."""
 
     files: list[SourceFile]
     bookies: Sequence[BookieDisk]
     fenced: Mapping[int, tuple[int, ...]]
-    """By ledger, which bookies have it fenced."""
+    """Bookies that have fenced each ledger."""
     master_keys: Mapping[int, bytes]
     explicit_lacs: Mapping[int, int]
 
@@ -122,9 +121,9 @@ class Catalog:
         self.fenced = self._specials.fenced
         self.master_keys = self._specials.master_keys
         self.explicit_lacs = self._specials.explicit_lacs
-        # Ledgers of which copies are left out that match no digest, because others of the same ledger do.
+        # Ledgers whose copies without a matching digest are excluded, because other copies match one.
         self._matched_only: set[int] = set()
-        # What the tables hold, once all is in them: copies by column, and at which of them each ledger begins.
+        # Contents of the tables when they are complete: copies by column, and the first row of each ledger.
         self._columns: Rows | None = None
         self._index: Rows = {}
         self._tables: list[SpilledTable] = []
@@ -151,8 +150,8 @@ class Catalog:
         folder: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> Catalog:
-        """Reads all files of ``bookies``. ``folder``: where there is room for sorting, by default where temporary files
-        are; some 140 bytes are needed for each copy of an entry."""
+        """Read all files of ``bookies``. ``folder``: where temporary files for sorting are created, by default the
+        system's folder; they take some 140 bytes for each copy of an entry."""
         catalog = cls(bookies, report, folder)
         try:
             sorter = ExternalSorter(_COPY, "ledger", "entry", _best_first, folder)
@@ -190,29 +189,29 @@ class Catalog:
 
     @property
     def ledger_ids(self) -> list[int]:
-        """The ledgers of which there is an entry, ascending."""
+        """Ids of the ledgers with entries, ascending."""
         self._rows()
         found: list[int] = self._index["ledger"].tolist()
         return found
 
     def has(self, ledger_id: int) -> bool:
-        """Whether there is an entry of this ledger."""
+        """Return True if the ledger has entries."""
         return self._between(ledger_id, 0, MAX_ENTRY_ID) != (0, 0)
 
     def copies(self, ledger_id: int, first: int = 0, last: int | None = None) -> Copies:
-        """All copies of the entries from ``first`` to ``last``: by entry, and of each the best copy first."""
+        """Return all copies of the entries from ``first`` to ``last``, sorted by entry with the best copy first."""
         start, stop = self._between(ledger_id, first, MAX_ENTRY_ID if last is None else last)
         return self._usable(ledger_id, start, stop)
 
     def best(self, ledger_id: int, first: int = 0, last: int | None = None) -> Copies:
-        """The best copy of each of these entries."""
+        """Return the best copy of each of these entries."""
         copies = self.copies(ledger_id, first, last)
         return copies.rows(copies.firsts())
 
     def blocks(
         self, ledger_id: int, first: int = 0, last: int | None = None, rows: int = _BLOCK_ROWS
     ) -> Iterator[Copies]:
-        """As :meth:`copies`, about so many rows at a time, and all copies of an entry together."""
+        """Yield :meth:`copies` in blocks of about ``rows`` rows; the copies of an entry are never split."""
         start, stop = self._between(ledger_id, first, MAX_ENTRY_ID if last is None else last)
         entries = self._rows()["entry"]
         while start < stop:
@@ -223,13 +222,13 @@ class Catalog:
             start = end
 
     def read(self, copies: Copies) -> Iterator[bytes]:
-        """The stored entries, in the order of the rows; some are read ahead. They are as the file has them now: what a
-        file has lost since the catalog was built is missing."""
+        """Yield the stored entries in row order, with read-ahead. Bytes that a file has lost since the catalog was
+        built are missing."""
         self._rows()
         return self._fetcher.fetch(copies.files, copies.offsets, copies.sizes)
 
     def holders(self, copies: Copies) -> Column:
-        """On how many bookies each entry is that ``copies`` have in full; a number for each of ``firsts()``."""
+        """Return the number of bookies with each entry, for each of ``firsts()``; ``copies`` must have all copies."""
         if len(self.bookies) == 1:
             return np.ones(int(copies.firsts().sum()), np.int64)
         bookie_of = np.array([file.bookie for file in self.files], np.int64)
@@ -238,8 +237,8 @@ class Catalog:
         return np.bincount(held // len(self.bookies))
 
     def digest_size(self, ledger_id: int) -> int | None:
-        """How many bytes of digest the ledger's entries have. Where no digest could be checked, the lengths tell: each
-        entry says how many bytes there are up to and with its own payload. None: nothing tells."""
+        """Return the digest size of the ledger's entries, or None if it is unknown. If no digest could be checked, it
+        follows from the cumulative lengths, which give the size of each payload."""
         copies = next(self.blocks(ledger_id, rows=_TELLING), None)
         if copies is None:
             return None
@@ -261,7 +260,7 @@ class Catalog:
         return self._columns
 
     def _between(self, ledger_id: int, first: int, last: int) -> tuple[int, int]:
-        """The rows of the entries from ``first`` to ``last``."""
+        """Return the row range of the entries from ``first`` to ``last``."""
         entries = self._rows()["entry"]
         ledgers, starts = self._index["ledger"], self._index["start"]
         at = int(np.searchsorted(ledgers, ledger_id))
@@ -300,9 +299,9 @@ class Catalog:
         return journal.read(file.path, digests, self._report, special=self._specials.of(str(file.path), file.bookie))
 
     def _sort(self, sorter: ExternalSorter) -> list[int]:
-        """Fills the tables; gives the ledgers in which some copies match no digest, though at least as many do."""
+        """Fill the tables; return the ledgers in which some copies match no digest, but at least as many do."""
         mixed: list[int] = []
-        # The ledger of the last row so far; how many of its copies match a digest, how many match none.
+        # Ledger of the last row so far, and the numbers of its copies with and without a matching digest.
         ledger, matching, unmatched = -1, 0, 0
         for rows in sorter.merged():
             base = len(self._copies)
@@ -325,7 +324,7 @@ class Catalog:
         return mixed
 
     def _note_pairs(self, rows: Rows, base: int) -> None:
-        """Remembers copies that are not surely alike, to compare their payloads."""
+        """Record copies that may differ, so that their payloads are compared later."""
         same = np.zeros(len(rows["entry"]), bool)
         same[1:] = (rows["entry"][1:] == rows["entry"][:-1]) & (rows["ledger"][1:] == rows["ledger"][:-1])
         if not same.any():
@@ -338,7 +337,7 @@ class Catalog:
         self._pairs.append({"best": best[other] + base, "other": other + base})
 
     def _leave_out_unmatched(self, ledger_id: int) -> None:
-        """A ledger has one digest: what does not match where most others do is damaged."""
+        """Exclude copies that match no digest: a ledger has only one digest, so they are damaged."""
         for copies in self.blocks(ledger_id):
             wrong = copies.rows(copies.digest_sizes == NO_DIGEST)
             places = (wrong.entry_ids.tolist(), wrong.files.tolist(), wrong.records.tolist())
@@ -348,7 +347,7 @@ class Catalog:
         self._matched_only.add(ledger_id)
 
     def _compare(self) -> None:
-        """Reports copies whose payload is not that of the best one."""
+        """Report copies whose payload differs from that of the best one."""
         pairs, columns = self._pairs.columns(), self._rows()
         sizes: dict[int, int | None] = {}
         for start in range(0, len(self._pairs), _BLOCK_ROWS):
@@ -393,13 +392,13 @@ def _files_by_age(bookies: Sequence[BookieDisk]) -> list[SourceFile]:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # whoever reads it reports it
+    except OSError:  # reported when the file is read
         return 0
 
 
 def _rows_of(block: Block, file: int) -> Rows:
     count = len(block.starts)
-    # Short entries have no eight bytes behind the header: they are marked by what there is, and zeros.
+    # If fewer than eight bytes follow the header, zeros take their place.
     data = np.frombuffer(block.data, np.uint8)
     places = (block.starts + HEADER_BYTES)[:, None] + np.arange(_MARK_BYTES)
     inside = places < (block.starts + block.sizes)[:, None]

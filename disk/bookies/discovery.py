@@ -1,7 +1,7 @@
-"""What lies where on the disks of bookies.
+"""Discovery of bookies' folders and files.
 
 A bookie has journal folders and ledger folders, which may be the same; :mod:`bookstand.disk.bookies.bookie_directory`
-reads one. Which of them are of one bookie is said by their cookies, and by their places where a cookie is missing.
+reads one. Folders are assigned to bookies by their cookies, or by their location if a cookie is missing.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ __all__ = [
     "read_last_mark",
 ]
 
-# How far below a given folder ``current`` may lie: the parent of bookies has it three levels below.
+# Maximum depth of ``current`` below a given folder; it is 3 for the parent of bookies.
 _DEEPEST = 4
 
 
 class BookieDisk(NamedTuple):
-    """The folders and files of one bookie. ``name`` is the one in its cookie, without a cookie that of its folder.
+    """Folders and files of one bookie. ``name`` is from its cookie, or from its folder without a cookie.
 
-    ``marks`` is by the number of the journal folder, in the order of ``journal_folders``, which is the cookie's. Logs
-    and journals are in the order of their ids within each folder; ids of different folders say nothing about order.
+    The keys of ``marks`` are indexes into ``journal_folders``, which is in the order of the cookie. Logs and journals
+    are sorted by id within each folder; ids of different folders are unrelated.
     """
 
     name: str
@@ -66,12 +66,12 @@ class BookieDisk(NamedTuple):
 
 
 def find_bookies(paths: Iterable[str | os.PathLike[str]], report: Report) -> list[BookieDisk]:
-    """The bookies that lie at or below ``paths``, by name: each a bookie's folder, the parent of several, a journal or
-    ledger folder, or a ``current`` of one of these.
+    """Find the bookies at or below ``paths``, sorted by name. A path is a bookie's folder, the parent of several, a
+    journal or ledger folder, or the ``current`` of one of these.
 
-    Folders belong to one bookie if their cookies name the same one. One without a cookie goes with the bookie beside it
-    whose cookie names a folder called like it; where there is none, those side by side are one bookie. What is missing,
-    damaged or foreign is reported; foreign files are left alone.
+    Folders belong to one bookie if their cookies name the same one. A folder without a cookie belongs to the bookie
+    beside it whose cookie names a folder of the same name; otherwise folders side by side form one bookie. Missing,
+    damaged and foreign files are reported; foreign files are not touched.
     """
     if isinstance(paths, str | os.PathLike):
         raise IncorrectParameterError("the paths of bookies are given as a list, not as one path")
@@ -89,7 +89,7 @@ def find_bookies(paths: Iterable[str | os.PathLike[str]], report: Report) -> lis
 
 
 def _folders_of(given: Path, report: Report) -> Iterator[tuple[tuple[int, int], Path]]:
-    """The journal and ledger folders at or below ``given``, with what tells one folder from another."""
+    """Yield the journal and ledger folders at or below ``given``, with their identities."""
     if "\0" in str(given):
         raise IncorrectParameterError(f"{str(given)!r} is no path of a bookie")
     try:
@@ -119,7 +119,8 @@ def _folders_of(given: Path, report: Report) -> Iterator[tuple[tuple[int, int], 
 
 
 def _walked(top: Path, report: Report) -> Iterator[Path]:
-    """``top`` and the folders below it in which ``current`` may lie, each once however many links lead to it."""
+    """Yield ``top`` and the folders below it that may contain ``current``, each once even if several links lead to
+    it."""
     seen: set[tuple[int, int]] = set()
     pending = deque([(top, 0)])
     while pending:
@@ -168,7 +169,7 @@ def _grouped(contents: list[DirectoryListing]) -> list[list[DirectoryListing]]:
 
 
 def _is_named_beside(folder: Path, group: list[DirectoryListing]) -> bool:
-    """Whether a folder of this name is the bookie's by a cookie of a folder beside it."""
+    """Return True if a cookie in a sibling folder assigns a folder of this name to the bookie."""
     return any(
         one.cookie is not None
         and one.folder.parent == folder.parent
@@ -178,7 +179,7 @@ def _is_named_beside(folder: Path, group: list[DirectoryListing]) -> bool:
 
 
 def _common_tail(folder: Path, named: str) -> int:
-    """How many of the last parts of their paths are the same, by which a copy of a folder is known again."""
+    """Count the equal trailing components of two paths, to recognize a copy of a folder."""
     mine, other = folder.parts[::-1], re.split(r"[/\\]+", named.rstrip("/\\"))[::-1]
     same = 0
     for ours, theirs in zip(mine, other, strict=False):
@@ -189,7 +190,7 @@ def _common_tail(folder: Path, named: str) -> int:
 
 
 def _place(folder: Path, named: Sequence[str]) -> tuple[int, int]:
-    """Which of the folders a cookie names this one is, and how many parts of their paths speak for it."""
+    """Return the folder's index in the cookie, and the number of path components that match."""
     tails = [_common_tail(folder, name) for name in named]
     best = max(tails, default=0)
     return (tails.index(best) if best else len(tails)), best
@@ -231,7 +232,7 @@ def _bookie(group: list[DirectoryListing], report: Report) -> BookieDisk:
 def _marks(
     journals: list[DirectoryListing], ledgers: list[DirectoryListing], named: int, report: Report
 ) -> dict[int, LastMark]:
-    """The largest of each journal folder's marks."""
+    """Return the largest mark of each journal folder."""
     marks: dict[int, LastMark] = {}
     seen: set[int] = set()
     for one in ledgers:

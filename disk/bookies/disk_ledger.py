@@ -1,4 +1,4 @@
-"""A ledger as the disks have it: where it ends, and its entries."""
+"""A ledger on bookies' disks: its end and its entries."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bookstand.storage.format.entry_codec import HEADER_BYTES, decode, decode_he
 from bookstand.storage.format.ledger_metadata import NO_ENTRY, LedgerMetadata
 from bookstand.storage.format.schema import MAX_ENTRY_ID
 
-# The sizes of digests tell them apart.
+# Digest names by size, which identifies the digest.
 _NAMES = {0: "dummy", 4: "crc32c", 8: "crc32", 20: "hmac"}
 
 
 class StoredEntry(NamedTuple):
-    """An entry as it was read: the fields of its header, its payload, and all of its bytes as they are ``stored``."""
+    """An entry as read: the fields of its header, its payload, and all of its bytes as ``stored``."""
 
     ledger_id: int
     entry_id: int
@@ -32,12 +32,12 @@ class StoredEntry(NamedTuple):
     payload: bytes
     stored: bytes
     checked: bool
-    """Whether its digest is right. If not, there was none to check by."""
+    """True if the digest is right, False if it could not be checked."""
 
 
 class DiskLedger:
-    """Its entries are read from the best copy of each; a copy that turns out wrong meanwhile is reported, and the next
-    one is read."""
+    """A ledger, read from the best copy of each entry. A copy that cannot be read any longer is reported, and the next
+    one is used."""
 
     def __init__(
         self,
@@ -58,12 +58,13 @@ class DiskLedger:
 
     @property
     def fenced(self) -> bool:
-        """Whether a journal or an index file says so. What only a bookie's database knows is not known."""
+        """True if a journal or an index file records a fence. Fences that are only in a bookie's database are not
+        found."""
         return self.id in self._catalog.fenced
 
     @property
     def master_key(self) -> bytes | None:
-        """By which bookies recognise who may write: as they have it, else by the password in the metadata."""
+        """Master key that writers present: as bookies have it, or derived from the password in the metadata."""
         found = self._catalog.master_keys.get(self.id)
         if found is None and self.metadata is not None and self.metadata.has_password:
             return master_key(self.metadata.password)
@@ -71,7 +72,7 @@ class DiskLedger:
 
     @property
     def digest_name(self) -> str | None:
-        """By the metadata; without, by what the entries match, or by what their lengths leave for a digest."""
+        """Digest name from the metadata; without it, from the digests that match or from the lengths of the entries."""
         return None if self._digest_size is None else _NAMES[self._digest_size]
 
     @cached_property
@@ -82,7 +83,7 @@ class DiskLedger:
 
     @cached_property
     def _digest(self) -> Digest | None:
-        """By which entries can be checked."""
+        """Digest to check entries by; None if it is unknown or there are no digests."""
         name = self.digest_name
         if name is None or name == "dummy":
             return None
@@ -101,7 +102,7 @@ class DiskLedger:
 
     @cached_property
     def extent(self) -> LedgerEnd:
-        """Where it ends, what is missing, and what the disks do not decide."""
+        """End of the ledger, its missing entries, and the doubts that the disks leave."""
         metadata = self.metadata
         absent: list[str] = []
         if metadata is not None:
@@ -131,8 +132,8 @@ class DiskLedger:
         return int(found.lengths[0]) if len(found) else None
 
     def entries(self, first: int = 0, last: int | None = None, *, beyond: bool = False) -> Iterator[StoredEntry]:
-        """The entries from ``first`` to ``last`` that are there, up to the end of the ledger; ``beyond``: whatever is
-        there. Those that are missing are in ``extent.missing``."""
+        """Yield existing entries from ``first`` to ``last``, up to the end of the ledger, or with ``beyond`` past it.
+        Missing entries are in ``extent.missing``."""
         if first < 0 or (last is not None and last < NO_ENTRY):
             raise IncorrectParameterError(f"ledger {self.id}: no entries from {first} to {last}")
         end = MAX_ENTRY_ID if beyond else self.extent.last_entry
@@ -151,7 +152,7 @@ class DiskLedger:
                     yield from self._first_right(others.rows(slice(1, None)))
 
     def _first_right(self, copies: Copies) -> Iterator[StoredEntry]:
-        """An entry from the first of these copies that can be read, if there is one."""
+        """Yield the entry from the first readable copy, if any."""
         for row, stored in enumerate(self._catalog.read(copies)):
             try:
                 entry = self._entry(int(copies.entry_ids[row]), stored)

@@ -1,4 +1,4 @@
-"""Reading many stored entries back from the files in which they lie."""
+"""Batched reads of stored entries from their files."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from bookstand.disk.damage import Report
 from bookstand.disk.format.tolerant_file import TolerantFile
 
-# As much as is read ahead of what is wanted: so many bytes, of so many entries.
+# Read-ahead limits in bytes and entries.
 _SLICE_BYTES = 4 << 20
 _SLICE_ROWS = 1024
-# What lies between two entries is read with them if it is not more than this.
+# Entries that are up to this many bytes apart are read together.
 _NEAR = 4096
 _OPEN_FILES = 32
 
 
 class Fetcher:
-    """Entries by (file, offset, size), the file as a number: an index into ``paths``."""
+    """Reader of entries by (file, offset, size); the file is an index into ``paths``."""
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], report: Report) -> None:
         self._paths = paths
@@ -30,8 +30,8 @@ class Fetcher:
         self._open: OrderedDict[int, TolerantFile] = OrderedDict()
 
     def fetch(self, files: NDArray[Any], offsets: NDArray[Any], sizes: NDArray[Any]) -> Iterator[bytes]:
-        """The bytes at these places, in this order; each file is read forwards, some entries at a time. What a file
-        does not have any more is missing at the end of an entry."""
+        """Yield the bytes at these locations, in this order. Each file is read forward, several entries at a time. An
+        entry is truncated if its file has become shorter."""
         start = 0
         while start < len(sizes):
             ends = np.cumsum(sizes[start : start + _SLICE_ROWS], dtype=np.int64)

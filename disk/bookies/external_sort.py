@@ -1,9 +1,9 @@
-"""More rows than memory holds, sorted: they are spilled in sorted runs, and merged by the column.
+"""External merge sort for rows that exceed memory, by column.
 
-A row is a number in each of some columns. Rows are ordered by two of them, ``major`` and ``minor``; rows alike in both
-always come out together, ordered as the caller says. Memory holds one run while rows are added, and about as much while
-they are merged. Everything else is in files without a name below a folder of the caller's choice, which are gone with
-the process whatever becomes of it.
+A row has a number in each column. Rows are ordered by two columns, ``major`` and ``minor``; rows with equal keys are
+returned together, in an order that the caller defines. Memory holds one run while rows are added, and about as much
+during the merge. The rest is in unnamed temporary files in a folder that the caller chooses; they disappear with the
+process, even after a crash.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from bookstand.errors import DiskFullError, IncorrectParameterError
 from bookstand.storage.process.data_files import raise_os_error
 
 Rows = dict[str, NDArray[Any]]
-"""Columns of equal length by their names."""
+"""Columns of equal length by name."""
 
 RUN_ROWS = 1 << 17
 MERGED_ROWS = 1 << 16
-# Of each run, every so manieth row is remembered: by these it is known where to cut the runs for merging.
+# Sampling interval of the keys of each run; the samples determine where to cut the runs for merging.
 _SAMPLED = 256
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class SpilledTable:
-    """Rows in the order in which they were appended; the columns are mapped into memory, so none of it is ours."""
+    """Append-only table in temporary files. Its columns are memory-mapped, so they take no heap memory."""
 
     def __init__(self, dtypes: Mapping[str, str], folder: str | os.PathLike[str] | None = None) -> None:
         self._dtypes = dict(dtypes)
@@ -61,7 +61,7 @@ class SpilledTable:
         self._rows += count
 
     def columns(self) -> Rows:
-        """All that was appended so far. They stay valid when the table is closed."""
+        """Return all rows appended so far. They remain valid when the table is closed."""
         return {name: self._mapped(name, dtype) for name, dtype in self._dtypes.items()}
 
     def _mapped(self, name: str, dtype: str) -> NDArray[Any]:
@@ -76,8 +76,8 @@ class SpilledTable:
 
 
 class ExternalSorter:
-    """Add rows, then take them :meth:`merged`. ``order`` gives the order of some rows: the indices that sort them by
-    major, then minor, then as the caller likes."""
+    """Sorter that accepts rows and then returns them :meth:`merged`. ``order`` returns the indices that sort rows by
+    major, minor, and the caller's own criteria."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class ExternalSorter:
         self._samples.append((major, minor))
 
     def merged(self) -> Iterator[Rows]:
-        """All rows in order, some at a time; rows alike in both keys are never divided. Once only."""
+        """Yield all rows in order, in blocks; rows with equal keys are never split. May be called once."""
         self._spill()
         columns = self._spilled.columns()
         runs = [
@@ -138,7 +138,7 @@ class ExternalSorter:
                 yield {name: column[order] for name, column in some.items()}
 
     def _pivots(self) -> Iterator[tuple[int, int] | None]:
-        """Keys between which there are not many more rows than are wanted at a time; None: the rest."""
+        """Yield keys that divide the rows into blocks of about ``merged_rows``; None for the last block."""
         if self._samples:
             major, minor = (np.concatenate(keys) for keys in zip(*self._samples, strict=True))
             order = np.lexsort((minor, major))[:: max(1, self._merged_rows // _SAMPLED)][1:]
@@ -147,7 +147,7 @@ class ExternalSorter:
         yield None
 
     def _behind(self, run: Rows, start: int, pivot: tuple[int, int] | None) -> int:
-        """Where the rows of the run begin that lie behind the pivot."""
+        """Return the index of the run's first row after the pivot."""
         majors, minors = run[self._keys[0]], run[self._keys[1]]
         if pivot is None:
             return len(majors)

@@ -1,14 +1,14 @@
-"""Where a ledger ends: what its metadata says, or what the copies of its entries allow.
+"""End of a ledger, from its metadata or from the copies of its entries.
 
-A closed ledger ends where its metadata says. Any other one ends where recovery would close it. Recovery reads on from
-the last entry that is known to be acknowledged and stops at the first one that too many bookies report missing; which
-of them it asks first decides how far it comes. With all disks at hand it ends
+A closed ledger ends at the last entry in its metadata. Any other ledger ends where recovery would close it. Recovery
+reads forward from the last entry known to be acknowledged and stops at the first entry that too many bookies report
+missing; the order of their answers determines how far it gets. With all disks available, it ends
 
-* not before the run from entry 0 in which every entry has as many copies as an acknowledgment takes, and
-* not behind the gapless run.
+* at or after the end of the run from entry 0 in which every entry has enough copies for an acknowledgment, and
+* at or before the end of the gapless run.
 
-The gapless run is kept, for it holds every entry that can have been acknowledged. What that leaves open is said in
-:attr:`Extent.doubts`. Nothing here reads a file: all works on columns, a block of entries at a time.
+The gapless run is used, because it includes every entry that may have been acknowledged. The remaining uncertainty is
+in :attr:`LedgerEnd.doubts`. This module reads no files; it processes columns, one block of entries at a time.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     Column = np.ndarray[Any, np.dtype[Any]]
 
 UNKNOWN = "UNKNOWN"
-"""The state of a ledger without metadata."""
+"""State of a ledger without metadata."""
 DELETED = "DELETED"
-"""The state of a store's ledger that was deleted, and whose entries are not collected yet."""
+"""State of a store's ledger that was deleted and whose entries have not been garbage-collected."""
 
 
 NO_DISK_OF = "there is no disk of"
-"""How the doubt begins that other disks may know more."""
+"""Prefix of the doubt that missing disks may have more data."""
 
 
 class Ranges(Sequence[tuple[int, int]]):
-    """Ranges of ids, (first, last) both included, ascending and not touching; as small as two numbers each."""
+    """Inclusive ranges (first, last) of ids, ascending and not adjacent; each takes two int64."""
 
     __slots__ = ("_pairs",)
 
     def __init__(self, pairs: Iterable[tuple[int, int]] | Column = ()) -> None:
         array = pairs if isinstance(pairs, np.ndarray) else np.array(list(pairs), np.int64)
         array = array.reshape(-1, 2)
-        # Those that touch become one.
+        # Merge adjacent ranges.
         opens = np.ones(len(array), bool)
         opens[1:] = array[1:, 0] != array[:-1, 1] + 1
         closes = np.roll(opens, -1)
@@ -72,17 +72,17 @@ class Ranges(Sequence[tuple[int, int]]):
 
     @property
     def ids(self) -> int:
-        """How many ids there are in all of them."""
+        """Number of ids in all ranges."""
         return int((self._pairs[:, 1] - self._pairs[:, 0] + 1).sum())
 
     def upto(self, last: int) -> Ranges:
-        """What there is of them up to and with ``last``."""
+        """Restrict the ranges to ids up to and including ``last``."""
         pairs = self._pairs[: np.searchsorted(self._pairs[:, 0], last, "right")].copy()
         np.minimum(pairs[:, 1], last, out=pairs[:, 1])
         return Ranges(pairs)
 
     def behind(self, entry_id: int) -> int | None:
-        """The first of the ids that is larger than ``entry_id``; None if all of them are before it."""
+        """Return the smallest id greater than ``entry_id``, or None."""
         at = int(np.searchsorted(self._pairs[:, 1], entry_id, "right"))
         return None if at == len(self._pairs) else max(entry_id + 1, int(self._pairs[at, 0]))
 
@@ -95,58 +95,58 @@ class Ranges(Sequence[tuple[int, int]]):
 
 
 class EntryRows(NamedTuple):
-    """Some entries of a ledger, a row each, by ascending id: what the disks hold of them."""
+    """Entries of a ledger as found on the disks, a row each, by ascending id."""
 
     entry_ids: Column
     copies: Column
-    """On how many bookies."""
+    """Number of bookies with a copy."""
     lacs: Column
-    """The largest last-add-confirmed in any copy."""
+    """Largest last-add-confirmed in any copy."""
     lengths: Column
-    """The cumulative length in the best copy."""
+    """Cumulative length in the best copy."""
 
 
 class CopyInventory(NamedTuple):
-    """All that the copies say about a ledger, whatever its metadata says."""
+    """Summary of the copies of a ledger, independent of its metadata."""
 
     highest: int
-    """The largest entry id, −1 without entries."""
+    """Largest entry id; −1 without entries."""
     gaps: Ranges
-    """What is missing below that."""
+    """Missing entries up to ``highest``."""
     too_few: Ranges
-    """Entries with fewer copies than an acknowledgment takes."""
+    """Entries with fewer copies than an acknowledgment requires."""
     lac: int
     longest: int
-    """The largest cumulative length: not in the last entry, if a ledger was written out of order."""
+    """Largest cumulative length; not that of the last entry if the ledger was written out of order."""
 
 
 class LedgerEnd(NamedTuple):
-    """Where a ledger ends, and what tells it."""
+    """End of a ledger and the evidence for it."""
 
     last_entry: int
-    """The end of the ledger; −1 for an empty one."""
+    """Last entry of the ledger; −1 if it is empty."""
     length: int
-    """The bytes of all payloads up to there: by the metadata, else the cumulative length in the last entry."""
+    """Total payload bytes up to the end: from the metadata, or the cumulative length in the last entry."""
     state: str
-    """As in the metadata: ``CLOSED``, ``OPEN`` or ``IN_RECOVERY``; ``UNKNOWN`` without metadata."""
+    """``CLOSED``, ``OPEN`` or ``IN_RECOVERY`` as in the metadata; ``UNKNOWN`` without metadata."""
     lac: int
-    """What a client sees as last confirmed that opens the ledger without recovery."""
+    """Last-add-confirmed for a client that opens the ledger without recovery."""
     enough: int
-    """The last entry of the run from 0 in which every entry has as many copies as an acknowledgment takes."""
+    """Last entry of the run from 0 in which every entry has enough copies for an acknowledgment."""
     gapless: int
-    """The last entry of the run from 0 in which no entry is missing."""
+    """Last entry of the run from 0 in which no entry is missing."""
     highest: int
-    """The largest entry id on the disks; it may lie behind the end."""
+    """Largest entry id on the disks, which may be after the end."""
     too_few: Ranges
-    """Entries up to the end that are there with fewer copies than an acknowledgment takes."""
+    """Existing entries up to the end with fewer copies than an acknowledgment requires."""
     missing: Ranges
     """Entries up to the end that are on none of the disks."""
     doubts: tuple[str, ...] = ()
-    """What the disks do not decide, or say otherwise than the metadata; a line each."""
+    """Questions that the disks leave open, and contradictions to the metadata; a line each."""
 
 
 def survey(blocks: Iterable[EntryRows], ack_quorum: int) -> CopyInventory:
-    """``blocks`` come by ascending entry id, and no entry is in two of them."""
+    """Summarize copies. ``blocks`` are sorted by entry id, and each entry is in only one of them."""
     highest = lac = NO_ENTRY
     longest = 0
     gaps: list[Column] = []
@@ -163,7 +163,7 @@ def survey(blocks: Iterable[EntryRows], ack_quorum: int) -> CopyInventory:
             closes = np.concatenate((opens[1:] - 1, [len(scarce) - 1]))
             too_few.append(np.column_stack((scarce[opens], scarce[closes])))
         highest = int(ids[-1])
-        # No entry is confirmed when it is sent: a header that says so cannot be trusted.
+        # An entry is sent before it is confirmed, so a LAC that is not less than the entry id is invalid.
         lac = max(lac, int(np.minimum(lacs, ids - 1).max()))
         longest = max(longest, int(lengths.max()))
     return CopyInventory(highest, _joined(gaps), _joined(too_few), lac, longest)
@@ -174,12 +174,12 @@ def _joined(pairs: list[Column]) -> Ranges:
 
 
 def ack_quorum_of(metadata: LedgerMetadata | None) -> int:
-    """How many copies an acknowledgment takes: at least one, and one where there is nothing to know it by."""
+    """Return the number of copies that an acknowledgment requires; 1 without metadata."""
     return 1 if metadata is None else max(1, metadata.ack_quorum_size)
 
 
 def entries_are(ranges: Ranges, one: str = "is", several: str = "are") -> str:
-    """``entry 3 is``, ``entries 3–5 are``."""
+    """Format ranges and a verb: ``entry 3 is``, ``entries 3–5 are``."""
     return f"entry {ranges} {one}" if ranges.ids == 1 else f"entries {ranges} {several}"
 
 
@@ -191,9 +191,9 @@ def extent(
     explicit_lac: int = NO_ENTRY,
     absent: Sequence[str] = (),
 ) -> LedgerEnd:
-    """``length_at``: the cumulative length in an entry, None if it is not there. ``explicit_lac``: the LAC that the
-    writer told the bookies apart from entries. ``absent``: bookies of the ledger's ensembles whose disks are not here;
-    what they hold is not known."""
+    """Determine the end of a ledger. ``length_at`` returns the cumulative length in an entry, or None if it is missing.
+    ``explicit_lac`` is the LAC that the writer sent apart from entries. ``absent`` lists bookies of the ledger's
+    ensembles whose disks are unavailable."""
     gapless = _end_of_run(found.gaps, found.highest, NO_ENTRY)
     scarce = found.too_few.behind(NO_ENTRY)
     enough = gapless if scarce is None else min(gapless, scarce - 1)
@@ -205,7 +205,7 @@ def extent(
         doubts += _against(last, length, length_at, found)
     else:
         state = UNKNOWN if metadata is None else metadata.state
-        # Whatever was acknowledged is in the ledger, though its last copy may be lost.
+        # Every acknowledged entry belongs to the ledger, even if its last copy is lost.
         acknowledged = lac if metadata is None else max(lac, metadata.ensembles[-1][0] - 1)
         last = max(gapless, _end_of_run(found.gaps, found.highest, acknowledged))
         at_last = length_at(last) if last >= 0 else 0
@@ -236,7 +236,7 @@ def extent(
 
 
 def _end_of_run(gaps: Ranges, highest: int, entry_id: int) -> int:
-    """The last of the entries that follow ``entry_id`` without a gap."""
+    """Return the last entry that follows ``entry_id`` without a gap."""
     if entry_id >= highest:
         return entry_id
     gap = gaps.behind(entry_id)
@@ -244,14 +244,14 @@ def _end_of_run(gaps: Ranges, highest: int, entry_id: int) -> int:
 
 
 def _with_tail(found: CopyInventory, last: int) -> Ranges:
-    """The gaps up to ``last``, which may be behind all that is there."""
+    """Return the gaps up to ``last``, which may be greater than the highest entry."""
     if last <= found.highest:
         return found.gaps.upto(last)
     return Ranges([*found.gaps, (found.highest + 1, last)])
 
 
 def _length_before(found: CopyInventory, last: int, length_at: Callable[[int], int | None]) -> int:
-    """The cumulative length in the last entry that is there before ``last``, which is not."""
+    """Return the cumulative length in the last existing entry before ``last``, which is missing."""
     if last > found.highest:
         before = found.highest
     else:
@@ -260,7 +260,7 @@ def _length_before(found: CopyInventory, last: int, length_at: Callable[[int], i
 
 
 def _against(last: int, length: int, length_at: Callable[[int], int | None], found: CopyInventory) -> Iterator[str]:
-    """What the disks say otherwise than the metadata of a closed ledger."""
+    """Describe contradictions between the disks and the metadata of a closed ledger."""
     stored = length_at(last) if last >= 0 else 0
     if stored is None:
         yield f"its last entry {last} is on none of the disks" + (

@@ -1,4 +1,4 @@
-"""What is known of ledgers apart from their entries: from special records of journals, and from index files."""
+"""Facts about ledgers apart from their entries, from special records in journals and from index files."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bookstand.disk.format.journal import MetaEntry
 
 
 class LedgerFacts:
-    """Filled while the files are read."""
+    """Fences, master keys and explicit LACs, collected while the files are read."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self.fenced: dict[int, tuple[int, ...]] = {}
         self.master_keys: dict[int, bytes] = {}
         self.explicit_lacs: dict[int, int] = {}
-        # Equal keys are one object: most ledgers of a cluster have the same.
+        # Interned keys: most ledgers of a cluster have the same one.
         self._keys: dict[bytes, bytes] = {}
 
     def of(self, path: str, bookie: int) -> Callable[[MetaEntry], None]:
-        """What to do with the special records of a bookie's journal."""
+        """Return the handler for special records of a bookie's journal."""
 
         def take(special: MetaEntry) -> None:
             if special.kind == "fence":

@@ -1,8 +1,8 @@
-"""What a dump of the metadata store says of ledgers, topics and cursors apart from their entries.
+"""Ledgers, topics and cursors in a dump of the metadata store, without their entries.
 
-:mod:`bookstand.disk.metadata.dump_file` reads its lines. A record that cannot be read is reported, and costs no more
-than its ledger, topic or cursor. How ledgers' nodes are named is said by :mod:`bookstand.ledger.cluster.ledger_path`,
-those of topics and cursors by :mod:`bookstand.managed_ledger.topic_name`.
+:mod:`bookstand.disk.metadata.dump_file` reads the lines. An unreadable record is reported and affects only its ledger,
+topic or cursor. The node paths of ledgers are defined in :mod:`bookstand.ledger.cluster.ledger_path`, those of topics
+and cursors in :mod:`bookstand.managed_ledger.topic_name`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _PARTITIONED = "/admin/partitioned-topics/"
 
 
 class MetadataDump:
-    """The nodes of a dump, and what they say. Records are decoded when they are first asked for, and those that cannot
-    be are reported then, once."""
+    """Nodes of a dump and the records in them. Records are decoded on first access; a damaged one is reported then,
+    once."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MetadataDump:
         damaged: Iterable[str] = (),
         limits: ExpansionLimits = DEFAULT,
     ) -> None:
-        """``damaged``: the paths of nodes whose values cannot be read."""
+        """``damaged`` lists the paths of nodes with unreadable values."""
         self._limits = limits
         self.nodes = nodes
         self.damaged = tuple(damaged)
@@ -54,7 +54,7 @@ class MetadataDump:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], report: Report, limits: ExpansionLimits = DEFAULT) -> MetadataDump:
-        """Reads the dump at ``path``, which is a file or a folder of several."""
+        """Read the dump at ``path``: a file, or a folder of several files."""
         nodes: dict[str, DumpNode] = {}
         sources: dict[str, DumpLine] = {}
         for source, node in read_nodes(Path(path), report):
@@ -76,7 +76,7 @@ class MetadataDump:
 
     @cached_property
     def ledgers(self) -> Mapping[int, LedgerMetadata]:
-        """By their ids, in their order."""
+        """Metadata of the ledgers by id, ascending."""
         found: dict[int, LedgerMetadata] = {}
         for node in self.nodes.values():
             ledger_id = ledger_id_of(node.path)
@@ -99,19 +99,19 @@ class MetadataDump:
 
     @cached_property
     def bookies(self) -> list[str]:
-        """Those that have a cookie in the metadata store."""
+        """Names of the bookies with a cookie in the metadata store."""
         return sorted(path.removeprefix(_COOKIES) for path in self.nodes if path.startswith(_COOKIES))
 
     # -- topics and cursors ------------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> list[str]:
-        """The names of the topics whose record can be read."""
+        """Names of the topics with readable records."""
         return [name for name, info in self._topics.items() if info is not None]
 
     @property
     def unreadable_topics(self) -> list[str]:
-        """The names of the topics whose record is damaged. Their cursors are there."""
+        """Names of the topics with damaged records; their cursors may be readable."""
         return [name for name, info in self._topics.items() if info is None]
 
     def topic_info(self, name: str) -> ManagedLedgerInfo:
@@ -121,11 +121,11 @@ class MetadataDump:
         return info
 
     def cursors(self, name: str) -> list[str]:
-        """The names of a topic's cursors whose record can be read."""
+        """Return the names of a topic's cursors with readable records."""
         return list(self._cursors.get(name, ()))
 
     def unreadable_cursors(self, name: str) -> list[str]:
-        """The names of a topic's cursors whose record is damaged."""
+        """Return the names of a topic's cursors with damaged records."""
         readable = self._cursors.get(name, {})
         found = set()
         for path in (*self.nodes, *self.damaged):
@@ -141,7 +141,7 @@ class MetadataDump:
         return info
 
     def place_of(self, path: str) -> tuple[str, str | None] | None:
-        """The topic whose node is at ``path``, or the topic and the cursor; None: it is of neither."""
+        """Return the topic, or the topic and cursor, with a node at ``path``; None for any other node."""
         topic = self._topic_at.get(path)
         if topic is not None:
             return topic, None
@@ -151,7 +151,7 @@ class MetadataDump:
 
     @cached_property
     def _topics(self) -> dict[str, ManagedLedgerInfo | None]:
-        """None: the record is damaged."""
+        """Topic records by name; None for a damaged record."""
         return {
             name: self._decoded(self.nodes[path], decode_ledger_info, f"the record of the topic {name}")
             for name, path in sorted(self._topic_nodes.items())
@@ -159,7 +159,7 @@ class MetadataDump:
 
     @cached_property
     def _cursors(self) -> dict[str, dict[str, CursorInfo]]:
-        """By topic and cursor."""
+        """Readable cursor records by topic and cursor."""
         found: dict[str, dict[str, CursorInfo]] = {}
         for path in sorted(self.nodes):
             above, _, last = path.rpartition("/")
@@ -177,7 +177,7 @@ class MetadataDump:
 
     @cached_property
     def _topic_nodes(self) -> dict[str, str]:
-        """From the names of topics to their nodes."""
+        """Node paths by topic name."""
         found: dict[str, str] = {}
         for path, node in self.nodes.items():
             name = _name_below(topic_name.ROOT + "/", path, node.value)
@@ -190,12 +190,12 @@ class MetadataDump:
 
     @cached_property
     def _topic_at(self) -> dict[str, str]:
-        """From nodes to the names of topics."""
+        """Topic names by node path."""
         return {path: name for name, path in self._topic_nodes.items()}
 
     @cached_property
     def partitioned(self) -> Mapping[str, int]:
-        """From the names of partitioned topics to the number of their partitions."""
+        """Numbers of partitions by name of the partitioned topic."""
         found: dict[str, int] = {}
         for path, node in sorted(self.nodes.items()):
             name = _name_below(_PARTITIONED, path)
@@ -223,8 +223,8 @@ class MetadataDump:
 
 
 def _name_below(root: str, path: str, value: bytes = b"") -> str | None:
-    """The name of the topic whose node is at ``path`` below ``root``. Names of one level, which are not Pulsar's, are
-    known from its tenants by their value."""
+    """Return the name of the topic with a node at ``path`` below ``root``. A one-level name, which Pulsar does not use,
+    is distinguished from a tenant by its value: nodes of tenants are empty."""
     encoded = path.removeprefix(root)
     if encoded == path or "//" in encoded:
         return None

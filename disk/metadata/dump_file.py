@@ -1,9 +1,9 @@
-"""The lines of a dump of the metadata store, one for each node:
+"""Format of a metadata dump, with one line for each node:
 
     {"path": "/ledgers/00/0000/L0012", "version": 1, "ctime": ms, "mtime": ms, "value": "base64"}
 
-``version`` and the times may be missing. A dump is a file of them, plain or gzipped, or a folder of files that end in
-``.jsonl`` or ``.jsonl.gz``. A line that cannot be read is reported, and costs no more than its node.
+``version`` and the times are optional. A dump is one file of such lines, plain or gzipped, or a folder of files that
+end in ``.jsonl`` or ``.jsonl.gz``. An unreadable line is reported and affects only its node.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from bookstand.storage.process.process_markers import sync_folder
 
 _ENDINGS = (".jsonl", ".jsonl.gz")
 _GZIP = b"\x1f\x8b"
-# Metadata stores take values of some MiB at most. A longer line is none, and is not kept in memory.
+# Metadata stores limit values to a few MiB. A longer line is not a node and is not loaded.
 _MAX_LINE = 64 << 20
 _INT64 = 1 << 63
 _NUMBERS = ("version", "ctime", "mtime")
 
 
 class DumpNode(NamedTuple):
-    """One node; times in ms."""
+    """A metadata node; times are in milliseconds."""
 
     path: str
     value: bytes
@@ -43,7 +43,7 @@ class DumpNode(NamedTuple):
 
 
 class DumpLine(NamedTuple):
-    """Where a node was read: its file, its line, and where the line begins in the unpacked file."""
+    """Position of a node in a dump: file, line, and offset of the line in the uncompressed file."""
 
     file: str
     line: int
@@ -51,7 +51,7 @@ class DumpLine(NamedTuple):
 
 
 def read_nodes(path: Path, report: Report) -> Iterator[tuple[DumpLine, DumpNode]]:
-    """The nodes of the dump at ``path``, in the order of their lines."""
+    """Yield the nodes of the dump at ``path`` in line order."""
     for file in _files_of(path):
         yield from _read_file(file, report)
 
@@ -125,7 +125,7 @@ def _read_line(line: bytes) -> DumpNode:
 
 
 def _fault(path: object, numbers: list[object]) -> str:
-    """What is wrong with a node's path or numbers."""
+    """Describe the error in a node's path or numbers; empty if they are valid."""
     if not isinstance(path, str) or not path.startswith("/"):
         return "the path of a node begins with a slash"
     try:
@@ -139,7 +139,7 @@ def _fault(path: object, numbers: list[object]) -> str:
 
 
 def object_of(data: bytes) -> dict[str, Any]:
-    """The JSON object that ``data`` is; empty if it is none."""
+    """Decode a JSON object; return an empty one for any other data."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
@@ -153,9 +153,9 @@ def _shown(line: bytes) -> str:
 
 
 def write_dump(path: str | os.PathLike[str], nodes: Iterable[DumpNode]) -> None:
-    """Writes a dump, gzipped if the name ends in ``.gz``. It takes the place of a file at ``path`` once it is whole.
+    """Write a dump, gzipped if the name ends in ``.gz``. The complete dump atomically replaces a file at ``path``.
 
-    Only its owner may read the file: the passwords of ledgers stand in it as they are.
+    Only its owner may read the file, because it holds the passwords of ledgers in plain text.
     """
     target = Path(path)
     temporary = ""
@@ -163,7 +163,7 @@ def write_dump(path: str | os.PathLike[str], nodes: Iterable[DumpNode]) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with open(descriptor, "wb") as file:
             if target.name.endswith(".gz"):
-                # Without name and time, so that the same nodes give the same bytes.
+                # Without name and time, the same nodes give the same bytes.
                 with gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
                     packed.writelines(map(_line, nodes))
             else:
