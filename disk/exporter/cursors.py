@@ -1,8 +1,8 @@
-"""Cursors of a store in the form that every reader of Pulsar's knows: a full snapshot.
+"""Conversion of a store's cursors to full snapshots, the form that every reader of Pulsar's cursors supports.
 
-Pages and markers are not known to the original: it takes each for a state without single acknowledgments. Nor does it
-read sets of batch indexes in a cursor's record, nor strings in a record that is compressed. So a state in one of these
-is written as one snapshot, in a ledger of its own, or in the record where that holds it; and the record plain.
+Pulsar does not support pages and markers: it reads each as a state without individual acknowledgments. It also ignores
+sets of batch indexes in a cursor's record, and cannot read strings in a compressed record. A state in such a form is
+written as one snapshot, in the record if it fits there, otherwise in a new ledger. The record is written uncompressed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from bookstand.storage.format.ledger_metadata import CLOSED, LedgerMetadata
 if TYPE_CHECKING:
     from bookstand.disk.topics.topics import DiskTopic
 
-# What Pulsar keeps of a cursor in its record by default.
+# Pulsar's default for the size of the state in a cursor's record.
 _INLINE = CursorConfig(enable_lru_cache_max_unacked_ranges=False)
-# An entry with this payload goes through to any bookie.
+# Payload size that any bookie accepts.
 _LARGEST_SNAPSHOT = (5 << 20) - 4096
 _DIGEST = "crc32c"
 
 
 class StoredTopic:
-    """A topic of a store, as far as reading its cursors asks of one."""
+    """A topic of a store, with the interface that reading its cursors requires."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class StoredTopic:
 
 class SnapshotLedger(NamedTuple):
     """A ledger that is not in the store: one entry with a cursor's state. Each call of ``make`` reads the state again,
-    so that of all cursors one is in memory at a time."""
+    so that only one cursor's state is in memory."""
 
     id: int
     make: Callable[[], tuple[LedgerMetadata, bytes]]
 
 
 class OldForm(NamedTuple):
-    """``record``: the value of the cursor's node. ``superseded`` are ledgers that it no longer needs."""
+    """A converted cursor. ``record`` is the value of its node; it no longer needs the ledgers in ``superseded``."""
 
     record: bytes
     ledger: SnapshotLedger | None
@@ -81,7 +81,7 @@ class OldForm(NamedTuple):
 
 
 def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: Callable[[], int]) -> OldForm:
-    """``new_ledger`` gives an id that no ledger has."""
+    """Convert a cursor. ``new_ledger`` returns an unused ledger id."""
     found = of_record(cast("DiskTopic", topic), cursor, info)
     state, how = found.state, found.source.how
     readable = how == recovery.SNAPSHOT or (how == recovery.RECORD and not state.batches)
@@ -91,7 +91,7 @@ def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: C
     if readable and not found.skipped:
         return OldForm(encode_cursor_info(record), None, others)
     superseded = others if info.cursor_ledger_id < 0 else others | {info.cursor_ledger_id}
-    # Nobody was active because of this.
+    # The conversion itself is not activity of the cursor.
     now = info.last_active or 0
     if not state.batches and not snapshot_form.ranges_not_fitting_inline(state, _INLINE):
         record = snapshot_form.inline(record, state, now, _INLINE)._replace(cursor_ledger_id=NO_LEDGER)
@@ -115,7 +115,7 @@ def _snapshot_ledger(
         ensemble_size=1,
         write_quorum_size=1,
         ack_quorum_size=1,
-        # Whoever exports it says which bookie that is.
+        # The writer of the bookie replaces this name.
         ensembles=[(0, ["bookie"])],
         state=CLOSED,
         last_entry_id=0,
@@ -128,7 +128,8 @@ def _snapshot_ledger(
 
 
 def _snapshot(topic: StoredTopic, cursor: str, state: AckSnapshot) -> bytes:
-    """Ranges, which every version reads, or words, which take less room. Of what no entry has room for the lowest."""
+    """Encode the state as ranges, which every version reads, or as words, which are smaller. If neither fits into an
+    entry, only the lowest positions are written."""
     written = position_info.write(state)
     if len(written.data) > _LARGEST_SNAPSHOT:
         written = position_info.write(state, "long_arrays")

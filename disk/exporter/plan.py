@@ -1,4 +1,4 @@
-"""What of a store belongs to some of its topics: nodes, ledgers, and what becomes of their cursors."""
+"""Export plan: the nodes and ledgers that belong to topics of a store, and the conversion of their cursors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage.format import schema
 from bookstand.storage.storage import Storage
 
-# What a cluster's metadata says of topics beside their own nodes.
+# Nodes about topics that are not below the topics' own nodes.
 _CLUSTERS, _POLICIES, _LOCAL, _PARTITIONED, _SCHEMAS = (
     "/admin/clusters",
     "/admin/policies",
@@ -38,7 +38,7 @@ _PARTITION = re.compile(r"-partition-[0-9]+$")
 
 
 class Plan:
-    """Which topics, ledgers and nodes, and what becomes of them."""
+    """Topics, ledgers and nodes to export, and the converted cursors."""
 
     def __init__(self, storage: Storage, report: Report, limits: ExpansionLimits) -> None:
         self._storage = storage
@@ -47,7 +47,7 @@ class Plan:
         self._told: set[Damage] = set()
         self._nodes = self._read_nodes()
         self._dump = MetadataDump(self._nodes, self._tell, limits=limits)
-        # By their names, the nodes of topics.
+        # Node paths by topic name.
         self.topics: dict[str, str] = {}
         self.nodes: dict[str, DumpNode] = {}
         self._asked: set[int] = set()
@@ -56,7 +56,7 @@ class Plan:
         self.converted = 0
 
     def _read_nodes(self) -> dict[str, DumpNode]:
-        """All nodes of the store but those that stand for ledgers, which the store keeps elsewhere."""
+        """Read all nodes except those below ``/ledgers``; a store holds the metadata of ledgers elsewhere."""
         found: dict[str, DumpNode] = {}
         for path in self._storage.node_paths("/"):
             if _is_below(path, "/ledgers"):
@@ -71,11 +71,11 @@ class Plan:
         return found
 
     def _tell(self, damage: Damage) -> None:
-        """There is no file that it could be in."""
+        """Report damage from the dump, which has no file here."""
         self._tell_once(damage._replace(file=self._storage.path, offset=-1, what=damage.what.removeprefix("line 0: ")))
 
     def _tell_once(self, damage: Damage) -> None:
-        """However often it is met."""
+        """Report damage only the first time it is found."""
         if damage not in self._told:
             self._told.add(damage)
             self._report(damage)
@@ -88,7 +88,7 @@ class Plan:
             return None
 
     def _is_there(self, ledger_id: int) -> bool:
-        """Readable or not."""
+        """Return True if the ledger exists, readable or not."""
         if not 0 <= ledger_id <= schema.MAX_LEDGER_ID:
             return False
         try:
@@ -100,7 +100,7 @@ class Plan:
 
     def choose(self, topics: Iterable[str] | None, ledgers: Iterable[int] | None) -> None:
         if topics is None and ledgers is None:
-            # Others stand in nodes that no topic of a store is in.
+            # Records at other paths are not topics of a store.
             self.topics = {name: path for name in self._dump.topics if (path := node_of(name)) in self._nodes}
             self.nodes = dict(self._nodes)
             self.ledgers = set(self._storage.ledger_ids())
@@ -127,7 +127,7 @@ class Plan:
         if name not in self._dump.partitioned:
             raise NoSuchNodeError(f"there is no topic {name!r}")
         names = [f"{name}-partition-{number}" for number in range(self._dump.partitioned[name])]
-        # Those that nobody has written to yet are not there.
+        # Partitions that were never written to do not exist yet.
         return [one for one in names if node_of(one) in self._nodes]
 
     def _choose_nodes(self) -> None:
@@ -152,7 +152,7 @@ class Plan:
         return named
 
     def _choose_named(self, name: str) -> None:
-        """Ledgers that a topic's records name."""
+        """Choose the ledgers that a topic's records name."""
         if name in self._dump.unreadable_topics:
             return
         named = {ledger.ledger_id for ledger in self._dump.topic_info(name).ledgers}
@@ -165,7 +165,7 @@ class Plan:
                 self._tell_once(Damage(name, -1, "a ledger of it does not exist", ledger_id))
 
     def _choose_labelled(self) -> None:
-        """Ledgers that say that they are a topic's, whether its records name them or not."""
+        """Choose the ledgers with labels of the topics, including ledgers that no record names."""
         paths = set(self.topics.values())
         schemas = {node_of(_base(name)) for name in self.topics}
         for ledger_id in self._storage.ledger_ids():
@@ -185,7 +185,7 @@ class Plan:
     # -- cursors -----------------------------------------------------------------------------------------------------
 
     def use_old_form(self) -> None:
-        """Replaces cursors' records, and the ledgers that only they need."""
+        """Convert the records of cursors, and drop the ledgers that only they need."""
         new_ids = self._new_ledger_ids()
         for name in self.topics:
             if name in self._dump.unreadable_topics:
@@ -194,7 +194,7 @@ class Plan:
             for cursor in self._dump.cursors(name):
                 info = self._dump.cursor_info(name, cursor)
                 path = cursor_node_of(name, cursor)
-                # Others are of no cursor that the store could have opened.
+                # Records at other paths are not cursors that a store can open.
                 if path in self._nodes:
                     self._convert(path, in_old_form(topic, cursor, info, lambda: next(new_ids)))
 
@@ -217,10 +217,10 @@ class Plan:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def check_unchanged(self) -> None:
-        """That nobody has moved the parts apart while they were read."""
+        """Raise :class:`StoreInUseError` if exported nodes or ledgers changed during the export."""
         for path in self.nodes:
             node = self._nodes[path]
-            # A node that was deleted and put again has the same version.
+            # Compare values too: a node that was deleted and created again has the same version.
             if self._storage.node(path) != (node.value, node.version):
                 raise StoreInUseError(f"node {path} changed while it was exported: export a backup of the store")
         for ledger_id in self.ledgers:
@@ -229,23 +229,23 @@ class Plan:
 
 
 def _is_below(path: str, root: str) -> bool:
-    """Or the root itself."""
+    """Return True for the root itself and for paths below it."""
     return path == root or path.startswith(f"{root}/")
 
 
 def _full_name(name: str) -> str:
-    """As the dump names it."""
+    """Return the name as the dump has it."""
     tenant, namespace, topic = parts_of(name)
     return f"persistent://{tenant}/{namespace}/{topic}" if tenant else topic
 
 
 def _base(name: str) -> str:
-    """The partitioned topic that a partition belongs to, else the topic itself."""
+    """Return the partitioned topic of a partition, otherwise the topic itself."""
     return _PARTITION.sub("", name)
 
 
 def _about(name: str) -> Iterator[str]:
-    """Nodes about a topic that are not below its own."""
+    """Yield the paths of nodes about a topic that are not below its own node."""
     tenant, namespace, _ = parts_of(name)
     if tenant:
         for root in (_POLICIES, _LOCAL):

@@ -1,16 +1,16 @@
-"""Topics and ledgers of a store as the disk of one bookie, and the metadata that belongs to it.
+"""Export of topics and ledgers of a store to the disk of one bookie, with the metadata that belongs to it.
 
 ::
 
     <folder>/metadata.jsonl.gz                    nodes of ledgers, topics, cursors and the bookie (dump_file.py)
-    <folder>/<bookie>/ledgers/current/0.log …     all entries, in the order of ledgers and entries
+    <folder>/<bookie>/ledgers/current/0.log …     all entries, sorted by ledger and entry
                                       lastId, lastMark, VERSION
-    <folder>/<bookie>/journal/current/1.txn       whose ledgers they are, which are fenced, explicit LACs
+    <folder>/<bookie>/journal/current/1.txn       master keys, fences, explicit LACs
                                       VERSION
 
-A bookie with DbLedgerStorage that is started on it, in the place it was written to, finds the entries once its indexes
-were built: ``bookkeeper shell rebuild-db-ledgers-index``, then ``rebuild-db-ledger-locations-index``. It replays the
-journal, which has no entries. The same store gives the same bytes in the same place.
+A bookie with DbLedgerStorage that is started in the place where the disk was written finds the entries after its
+indexes have been rebuilt: ``bookkeeper shell rebuild-db-ledgers-index``, then ``rebuild-db-ledger-locations-index``. It
+replays the journal, which has no entries. The same store gives the same bytes in the same place.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
     class Store(Protocol):
-        """What an export needs of a store."""
+        """Interface of a store that an export requires."""
 
         @property
         def storage(self) -> Storage: ...
@@ -52,9 +52,9 @@ METADATA = "metadata.jsonl.gz"
 
 
 class ExportReport(NamedTuple):
-    """``bookie`` is the folder of the disk, ``metadata`` the dump. ``bytes`` are those of the entries, as they are in
-    the logs; ``cursors`` were written in the old form. ``damage`` is what the store has lost, or could not be read.
-    ``superseded`` are ledgers of such cursors, which nothing needs there; ``left_out`` those that nobody asked for."""
+    """Result of an export. ``bookie`` is the folder of the disk, ``metadata`` the dump. ``bytes`` is the size of the
+    entries in the logs; ``cursors`` counts converted cursors. ``damage`` lists lost and unreadable data of the store.
+    ``superseded`` lists ledgers that converted cursors no longer need, ``left_out`` ledgers that were not requested."""
 
     bookie: Path
     metadata: Path
@@ -82,16 +82,16 @@ def export_topics(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Writes topics with all that belongs to them, or ``ledgers``, or both; without either, all that the store has.
+    """Export topics with all related data, or ``ledgers``, or both; without either, the whole store.
 
-    A partitioned topic stands for its partitions. ``folder`` is empty, or not there. All of it is there when this
-    returns; after a crash nothing is, but what the next attempt removes. The store is read as it is: what is not
-    durable yet, as the last acknowledgments of subscriptions that are open, is not in it. Where topics or cursors
-    change meanwhile, :class:`StoreInUseError` says so: export a backup then. ``progress`` is told how many ledgers of
-    how many are written.
+    A partitioned topic selects its partitions. ``folder`` must be empty or missing. The export is complete when this
+    returns; after a crash, the next attempt removes the unfinished one. Data that is not durable yet, such as the
+    latest acknowledgments of open subscriptions, is not exported. If topics or cursors change during the export,
+    :class:`StoreInUseError` is raised: export a backup then. ``progress`` is called with the number of ledgers written
+    and their total.
 
-    ``old_form``: cursors are written as the original understands them (:mod:`bookstand.disk.exporter.cursors`), and
-    not as the store has them. ``dry_run``: nothing is written, and the report is of what would be.
+    ``old_form``: convert cursors to the form that Pulsar reads (:mod:`bookstand.disk.exporter.cursors`) instead of
+    copying them. ``dry_run``: write nothing, and return the report that the export would have.
     """
     _check_names("topics", topics, str)
     _check_names("ledgers", ledgers, int)
@@ -147,7 +147,7 @@ def _check_names(what: str, given: object, kind: type) -> None:
 
 
 def _check_text(place: Path) -> None:
-    """A cookie has the places of its disk, and all that it has is text."""
+    """Check that the path is text, because the cookie contains the paths of its disk as text."""
     try:
         str(place).encode()
     except UnicodeEncodeError:
@@ -155,7 +155,7 @@ def _check_text(place: Path) -> None:
 
 
 def _check_bookie(name: str) -> None:
-    """Ensembles have to be able to name it."""
+    """Check that ensembles can contain the name."""
     LedgerMetadata(
         0,
         ensemble_size=1,

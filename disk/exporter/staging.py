@@ -1,4 +1,4 @@
-"""All or nothing: what is written in a folder beside its place is moved there once it is whole."""
+"""Atomic output: files are written to a staging folder and moved into place when all of them are complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNFINISHED = ".unfinished"
 
 @contextmanager
 def atomic_output(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
-    """A folder within ``folder``, from which what is called ``names`` is moved there when the block ends well."""
+    """Yield a staging folder within ``folder``; if the block succeeds, move ``names`` from it to ``folder``."""
     make_folders(str(folder))
     staging = folder / UNFINISHED
     staging.mkdir(exist_ok=True)
@@ -30,13 +30,13 @@ def atomic_output(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
         _remove_unfinished(folder, staging, names)
         try:
             yield staging
-            # The files in it are synced as they are written; their names are not.
+            # Files are synced when they are written; their folders are not.
             for made, _, _ in os.walk(staging, topdown=False):
                 sync_folder(made)
             for name in names:
                 os.rename(staging / name, folder / name)
         except BaseException:
-            # What cannot be removed now is known by the staging folder, and the next attempt removes it.
+            # If this fails, the staging folder marks the attempt as unfinished, and the next one removes it.
             with suppress(OSError, StoreError):
                 _remove_unfinished(folder, staging, names)
                 staging.rmdir()
@@ -49,15 +49,15 @@ def atomic_output(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
 
 @contextmanager
 def dry_output(folder: Path, names: tuple[str, str]) -> Iterator[Path]:
-    """The folder, where :func:`staged` would take it; nothing is made or removed."""
+    """Yield the folder if :func:`atomic_output` would accept it; nothing is created or removed."""
     if folder.exists():
         _check_room(folder, names)
     yield folder
 
 
 def _check_room(folder: Path, names: tuple[str, str]) -> None:
-    """It is empty, but for what an attempt left that did not come to its end. The last of ``names`` was moved last:
-    where it is, the export is whole."""
+    """Check that the folder is empty except for an unfinished attempt. The last of ``names`` is moved last: if it
+    exists, the export is complete."""
     first, _ = names
     staging = folder / UNFINISHED
     others = sorted(one.name for one in folder.iterdir() if one != staging)
@@ -67,7 +67,7 @@ def _check_room(folder: Path, names: tuple[str, str]) -> None:
 
 
 def _remove_unfinished(folder: Path, staging: Path, names: tuple[str, str]) -> None:
-    """What an attempt left."""
+    """Remove the files of an unfinished attempt."""
     first, _ = names
     try:
         _check_room(folder, names)
@@ -75,7 +75,7 @@ def _remove_unfinished(folder: Path, staging: Path, names: tuple[str, str]) -> N
         if not any(staging.iterdir()):
             staging.rmdir()
         raise
-    # What is in the staging folder tells that the other is none of somebody else's: it goes last.
+    # The contents of the staging folder prove that the other folder belongs to the attempt: remove them last.
     for one in (folder / first, *staging.iterdir()):
         if one.is_dir():
             shutil.rmtree(one)

@@ -1,4 +1,4 @@
-"""What an import has to do: what is planned, held against what is in the store already. Nothing is changed here."""
+"""Comparison of an import plan with the store, which determines the work to do. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
 IMPORT_NODE = "/bookstand/import"
-"""Is there as long as an import is unfinished, and says how far it is."""
+"""Exists while an import is unfinished, and holds its progress."""
 
-# So many conflicts are named in an error.
+# Maximum number of conflicts in an error message.
 _NAMED = 5
 
 
 class ImportConflictError(BookstandError):
-    """The store holds something else than the disks under the same name."""
+    """The store has different data under the same id or path."""
 
 
 class ImportUnfinishedError(IllegalOperationError):
-    """The store has an unfinished import of something else, or another run has taken this one over."""
+    """The store has an unfinished import of other data, or another run has taken over this one."""
 
 
 class MissingLedger(NamedTuple):
-    """A ledger that is to be written, from behind entry ``behind`` on."""
+    """A ledger to write, starting after entry ``behind``."""
 
     ledger_id: int
     behind: int
     deleted: bool
-    """Whether a deleted ledger of this id is to be collected first."""
+    """True if a deleted ledger with this id must be garbage-collected first."""
 
 
 class Counts:
-    """How much of what is planned is there, or is not."""
+    """Amounts of planned data that exist, or that are missing."""
 
     __slots__ = ("bytes", "entries", "ledgers", "nodes")
 
@@ -54,7 +54,7 @@ class Counts:
 
 
 class ImportDiff:
-    """Raises :class:`ImportConflictError` for what the store has otherwise, and :class:`ImportUnfinishedError`."""
+    """Work of an import. Raises :class:`ImportConflictError` for different data and :class:`ImportUnfinishedError`."""
 
     def __init__(self, plan: Plan, storage: Storage) -> None:
         self._storage = storage
@@ -65,7 +65,7 @@ class ImportDiff:
         self._rewritten: list[str] = []
         self._there, self._to_come = Counts(), Counts()
         self._highest = -1
-        # What may be there only if an import was stopped.
+        # Data that can only exist if an import was interrupted.
         self._begun: str | None = None
         self.ledgers: list[MissingLedger] = []
         self.nodes: list[str] = []
@@ -84,12 +84,12 @@ class ImportDiff:
 
     @property
     def fingerprint(self) -> str:
-        """Tells imports apart that would make something different."""
+        """Hash of the planned data, which differs for imports with different results."""
         return self._digest.hexdigest()
 
     @property
     def next_ledger(self) -> int:
-        """The id from which on new ledgers are to get theirs."""
+        """Lowest id for new ledgers after the import."""
         return min(self._highest + 1, schema.MAX_LEDGER_ID)
 
     @property
@@ -164,7 +164,7 @@ class ImportDiff:
             self._conflicts.append(f"node {node.path} has another value")
 
     def _look_for_unfinished(self) -> int | None:
-        """The version of the node of an import that was stopped and is this one; None: there is none."""
+        """Return the version of the node that an interrupted run of this import left, or None."""
         found = self._storage.node(IMPORT_NODE)
         if found is None:
             if self._begun is not None:
@@ -206,10 +206,11 @@ def _fingerprint_in(value: bytes) -> str | None:
 
 
 def _difference(target: PlannedLedger, metadata: bytes, known: LedgerState | None) -> str | None:
-    """What of a ledger that is there is not as it would be written; None: but for its entries it is the same."""
+    """Describe the difference between an existing ledger and its target, except for entries; None if there is no
+    difference."""
     if metadata != target.restored.metadata:
         return f"ledger {target.ledger.id} has other metadata"
-    # Which incarnation of its id a ledger is says nothing of what it holds.
+    # The incarnation of the id does not depend on the contents of the ledger.
     names = [name for name in LedgerState.__slots__ if name != "incarnation"]
     different = [name for name in names if getattr(known, name, None) != getattr(target.ledger_state, name)]
     if different:
@@ -218,7 +219,7 @@ def _difference(target: PlannedLedger, metadata: bytes, known: LedgerState | Non
 
 
 def _compare(storage: Storage, target: PlannedLedger, upto: int) -> tuple[int, int] | str:
-    """How many entries there are, with how many bytes, if they are the same up to there; else what is not."""
+    """Count the existing entries and their bytes if all up to ``upto`` are equal; otherwise describe the difference."""
     ledger_id = target.ledger.id
     count = stored_bytes = 0
     wanted = target.stored(0, upto) if upto >= 0 else iter(())

@@ -1,7 +1,7 @@
-"""What an import is to make of bookies' disks: each ledger as it will stand in a store, and the nodes beside them.
+"""Import plan: each ledger of bookies' disks in the form it will have in a store, and the nodes.
 
-Nothing here looks at a store. A ledger's target is worked out when it is asked for, and again when it is needed again,
-so that a plan for many ledgers takes no more memory than their ids.
+The plan does not depend on a store. The target of a ledger is computed on every request, so that a plan for many
+ledgers only holds their ids in memory.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from bookstand.disk.bookies.copy_catalog import Catalog
     from bookstand.disk.disks import DiskLedger, Disks, StoredEntry
 
-# Above the ledgers' own nodes.
+# Parents of the ledgers' nodes.
 _LEDGER_FOLDER = re.compile(r"/ledgers(/[0-9]+)*")
 
 
 class PlannedLedger(NamedTuple):
-    """A ledger as it is to be. ``ledger_state`` is of an incarnation that the store chooses."""
+    """A ledger in the form it will have. The store chooses the incarnation in ``ledger_state``."""
 
     ledger: DiskLedger
     restored: RestoreLedger
     ledger_state: LedgerState
     upto: int
-    """The last entry that is taken, as far as it is there."""
+    """Last entry to import; entries before it may be missing."""
     stored_bytes: int
 
     @property
@@ -53,7 +53,7 @@ class PlannedLedger(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A ledger or a node that is not imported, and why."""
+    """A ledger or a node that is not imported, and the reason."""
 
     what: str
     why: str
@@ -68,11 +68,12 @@ class PlannedNode(NamedTuple):
     path: str
     value: bytes
     rewritten: bool
-    """Whether it is a cursor's record that was compressed on the disks, and is not here."""
+    """True for a cursor's record that was compressed on the disks and is uncompressed here."""
 
 
 class Plan:
-    """``ledgers``: only these, and no nodes; such that have no metadata as well. ``unlisted``: all that have none."""
+    """Ledgers and nodes to import. ``ledgers``: only these, with or without metadata, and no nodes. ``unlisted``: also
+    all ledgers without metadata."""
 
     def __init__(self, disks: Disks, ledgers: Iterable[int] | None, unlisted: bool) -> None:
         self.disks = disks
@@ -104,12 +105,12 @@ class Plan:
             serialized = serialize(_timed(metadata))
         except (MetadataSerializationError, IncorrectParameterError) as error:
             return self._left_out(ledger, str(error))
-        # Of a ledger that is not closed everything is taken, so that recovery finds where it ends.
+        # A ledger that is not closed is imported completely, so that recovery finds its end.
         upto = metadata.last_entry_id if metadata.state == CLOSED else MAX_ENTRY_ID
         found = _measure(self.disks.catalog, ledger, upto)
         explicit_lac = self.disks.catalog.explicit_lacs.get(ledger_id, NO_ENTRY)
         if metadata.state == CLOSED and ledger.extent.missing:
-            # All of a closed ledger was confirmed: what is missing of it was lost, and was not merely never written.
+            # All entries of a closed ledger were confirmed: a missing one was lost, and not merely never written.
             explicit_lac = max(explicit_lac, metadata.last_entry_id)
         restored = RestoreLedger(
             ledger_id,
@@ -135,7 +136,7 @@ class Plan:
         return "not in the metadata, so deleted and not collected yet"
 
     def _make_up(self, ledger: DiskLedger) -> LedgerMetadata:
-        """Metadata for a ledger that has lost it: closed at the end of what the disks hold of it without doubt."""
+        """Create metadata for a ledger that has lost it, closed at its end on the disks."""
         extent = ledger.extent
         password = self._password_of(ledger)
         return LedgerMetadata(
@@ -147,7 +148,7 @@ class Plan:
             state=CLOSED,
             last_entry_id=extent.last_entry,
             length=extent.length,
-            # The oldest format has neither password nor digest: it lets everyone who knows the password in.
+            # The oldest format has neither password nor digest: a client opens the ledger with the right password.
             format_version=1 if password is None else 3,
             digest_type=None if password is None else ledger.digest_name,
             password=password,
@@ -155,14 +156,15 @@ class Plan:
         )
 
     def _with_digest(self, ledger: DiskLedger, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Old metadata may lack the digest, without which this format is not written."""
+        """Add the digest, which old metadata may lack and the current format requires."""
         password = self._password_of(ledger)
         if password is None or ledger.digest_name is None:
             return metadata.replace(format_version=1, custom_metadata={})
         return metadata.replace(digest_type=ledger.digest_name, password=password)
 
     def _password_of(self, ledger: DiskLedger) -> bytes | None:
-        """The one of the passwords that were offered that is the ledger's; the empty one where nothing tells."""
+        """Return the ledger's password, one of the candidates; None if none of them is right, the empty one if they
+        cannot be checked."""
         key = ledger.master_key
         if key is not None:
             return next((word for word in self.disks._passwords if master_key(word) == key), None)
@@ -178,7 +180,7 @@ class Plan:
         return b""
 
     def _holder(self, ledger: DiskLedger) -> str:
-        """A bookie that has entries of the ledger, by a name that metadata can hold."""
+        """Return the name of a bookie with entries of the ledger, in a form that is valid in metadata."""
         catalog = self.disks.catalog
         number = 0
         for copies in catalog.blocks(ledger.id, rows=1):
@@ -190,8 +192,8 @@ class Plan:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[PlannedNode | Skipped]:
-        """All but those of ledgers, by their paths. A cursor's record that is compressed and has strings in it is
-        written plain: Pulsar 4.2.4 cannot load it otherwise."""
+        """Yield all nodes except those of ledgers, by path. A compressed cursor's record that contains strings is
+        written uncompressed: Pulsar 4.2.4 cannot load it otherwise."""
         dump = self.disks.dump
         if dump is None or not self._with_nodes:
             return
@@ -230,7 +232,7 @@ class _Measured(NamedTuple):
 
 
 def _measure(catalog: Catalog, ledger: DiskLedger, upto: int) -> _Measured:
-    """What a store will remember of the ledger's entries up to there, once it has them."""
+    """Compute the state that a store will have for the ledger after importing its entries up to ``upto``."""
     known = LedgerState(0, None)
     stored_bytes = length = 0
     name = ledger.digest_name
@@ -253,7 +255,7 @@ def _measure(catalog: Catalog, ledger: DiskLedger, upto: int) -> _Measured:
 
 
 def _timed(metadata: LedgerMetadata) -> LedgerMetadata:
-    """What only the metadata service knew of a ledger's age stands in its bytes from now on."""
+    """Store the creation time, which only the metadata service had so far, in the metadata itself."""
     if metadata.stores_ctime or metadata.ctime < 0 or metadata.format_version == 1:
         return metadata
     return metadata.replace(stores_ctime=True)

@@ -1,4 +1,4 @@
-"""What an import did, or would do: numbers, and by name everything that is not as it was."""
+"""Report of an import or a dry run: counts, and a list of everything that was not imported unchanged."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bookstand.disk.importer.plan import Skipped
 
 
 class LedgerNote(NamedTuple):
-    """What is to be known of a ledger that is imported."""
+    """Remarks about an imported ledger."""
 
     ledger_id: int
     missing: Ranges
-    """Entries up to its end that are on none of the disks. Reading them says so; they do not read as never written."""
+    """Entries up to the end that are on none of the disks. Reading one reports it as lost, not as never written."""
     too_few: Ranges
-    """Entries with fewer copies than an acknowledgment takes."""
+    """Entries with fewer copies than an acknowledgment requires."""
     doubts: tuple[str, ...]
-    """What the disks do not decide."""
+    """Questions that the disks leave open."""
 
     def __str__(self) -> str:
         said = list(self.doubts)
@@ -33,42 +33,44 @@ class LedgerNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """Of a dry run the numbers say what would be written. What was there already is counted apart."""
+    """Result of an import. In a dry run, the counts are of data that would be written. Existing data is counted
+    separately."""
 
     dry_run: bool
     ledgers: int
     entries: int
     bytes: int
-    """Of stored entries, headers and digests with them."""
+    """Size of the stored entries, including headers and digests."""
     nodes: int
     ledgers_there: int
     entries_there: int
     nodes_there: int
     resumed: bool
-    """Whether an earlier run was stopped, and this one went on with it."""
+    """True if this run continued an interrupted one."""
     left_out: tuple[Skipped, ...]
     notes: tuple[LedgerNote, ...]
     rewritten: tuple[str, ...]
-    """Nodes of cursors whose compressed records are written plain: Pulsar 4.2.4 cannot load those with strings."""
+    """Nodes of cursors whose compressed records are written uncompressed: Pulsar 4.2.4 cannot load strings in
+    compressed records."""
     damage: tuple[Damage, ...]
 
     @property
     def changed(self) -> bool:
-        """Whether something was written, or would be."""
+        """True if anything was written, or would be in a dry run."""
         return bool(self.ledgers or self.entries or self.nodes or self.resumed)
 
     @property
     def missing(self) -> dict[int, Ranges]:
-        """By ledger, entries up to its end that are on none of the disks."""
+        """Entries up to the end that are on none of the disks, by ledger."""
         return {note.ledger_id: note.missing for note in self.notes if note.missing}
 
     @property
     def too_few(self) -> dict[int, Ranges]:
-        """By ledger, entries with fewer copies than an acknowledgment takes."""
+        """Entries with fewer copies than an acknowledgment requires, by ledger."""
         return {note.ledger_id: note.too_few for note in self.notes if note.too_few}
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the report as lines of text."""
         would = "would be " if self.dry_run else ""
         if self.changed:
             yield (
@@ -93,7 +95,7 @@ class ImportReport:
         return "\n".join(self.lines())
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs; all of it can be written as JSON."""
+        """Return the report as a dict that can be serialized as JSON."""
         return asdict(self) | {
             "left_out": [one._asdict() for one in self.left_out],
             "notes": [

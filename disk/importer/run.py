@@ -1,13 +1,13 @@
-"""Bookies' disks into a store: ledgers with their entries byte for byte, and the nodes of their metadata.
+"""Import of bookies' disks into a store: ledgers with identical entries, and the nodes of their metadata.
 
-An import looks first and writes then. It refuses before anything is changed where the store holds something else under
-the id of a ledger or the path of a node; what is there already as it would be written stays. Entries go many to a
-commit. Ledgers come in the order of their ids, and each exists from the commit that completes it; the nodes come after
-all ledgers, so that no topic is there before its ledgers are.
+An import compares first and writes afterwards. Before any change, it is rejected if the store has different data under
+the id of a ledger or the path of a node; identical data is left unchanged. A commit holds many entries. Ledgers are
+written in the order of their ids, and each exists from the commit that completes it. The nodes follow after all
+ledgers, so that a topic never exists before its ledgers.
 
-While an import is unfinished the store has the node :data:`IMPORT_NODE`, which every commit writes and the last one
-removes. An import that was stopped, by whatever, is run again in the same way and goes on where it was: the store is in
-the end as after a single run. Whoever runs it again takes over from a run that may still be under way.
+While an import is unfinished, the store has the node :data:`IMPORT_NODE`, which every commit writes and the last one
+removes. To resume an interrupted import, run it again in the same way; the result is that of a single run. The new run
+takes over from a run that is still active.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 __all__ = ["IMPORT_NODE", "ImportConflictError", "ImportReport", "ImportUnfinishedError", "import_disks"]
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes of entries of how many are in the store."""
+"""Called with the number of entry bytes in the store and their total."""
 
 COMMIT_BYTES = 4 << 20
-# A commit has not more than so many entries and steps, however small they are.
+# Maximum numbers of entries and operations in a commit, for small ones.
 _COMMIT_ENTRIES = 20_000
 _COMMIT_STEPS = 2_000
 
@@ -72,15 +72,17 @@ def import_disks(
     progress: Progress | None = None,
     commit_bytes: int = COMMIT_BYTES,
 ) -> ImportReport:
-    """Take everything that is on the disks and in the dump of their metadata into a store.
+    """Import everything on the disks and in the dump of their metadata into a store.
 
-    A closed ledger is taken up to its last entry. Of any other one everything is taken that is there, so that recovery
-    finds its end when it is opened. Ledgers without metadata, which are deleted ones or garbage, are left out, unless
-    ``unlisted``, or there is no dump at all: then metadata is made up, closed at the end of what was found.
+    A closed ledger is imported up to its last entry. Any other ledger is imported with all existing entries, so that
+    recovery finds its end when it is opened. Ledgers without metadata, which are deleted ones or garbage, are skipped,
+    unless ``unlisted`` is set or there is no dump: then metadata is created that closes the ledger at the end of the
+    entries found.
 
-    ``ledgers``: only these, with or without metadata, and no nodes. ``dry_run``: change nothing, and say what would be
-    done. ``commit_bytes``: about as much goes into one commit, and is held in memory for it. What cannot be imported is
-    in the report, by its name; entries of a closed ledger that are on none of the disks read as lost.
+    ``ledgers``: import only these, with or without metadata, and no nodes. ``dry_run``: change nothing, and report the
+    changes that an import would make. ``commit_bytes``: approximate size of a commit, which is held in memory. The
+    report lists all data that cannot be imported; entries of a closed ledger that are on none of the disks read as
+    lost.
     """
     storage = store.storage
     commit_bytes = as_positive("commit_bytes", commit_bytes)
@@ -95,7 +97,7 @@ def import_disks(
 
 
 class _Import:
-    """Writes what :class:`ImportDiff` has found to be missing."""
+    """Writer of the data that :class:`ImportDiff` found to be missing."""
 
     def __init__(
         self, plan: Plan, storage: Storage, look: ImportDiff, progress: Progress | None, commit_bytes: int
@@ -107,9 +109,10 @@ class _Import:
         self._progress = progress
         self._total = look.bytes_there + look.bytes_to_come
         self._done = look.bytes_there
-        # Of IMPORT_NODE, as this run wrote it last: by that it notices whoever takes over.
+        # Version of IMPORT_NODE after the last write of this run; any other version means that another run has taken
+        # over.
         self._version = MUST_NOT_EXIST if look.unfinished is None else look.unfinished
-        # Of the commit that is being made.
+        # Contents of the current commit.
         self._operations: list[Operation] = []
         self._entries = 0
         self._bytes = 0
@@ -147,7 +150,7 @@ class _Import:
         self._add(target.restored, len(target.restored.metadata))
 
     def _room(self) -> tuple[int, int]:
-        """How many bytes and entries the commit that is being made has room for."""
+        """Return the number of bytes and entries that fit into the current commit."""
         return self._commit_bytes - self._bytes, _COMMIT_ENTRIES - self._entries
 
     def _add(self, operation: Operation, size: int) -> None:
@@ -164,7 +167,7 @@ class _Import:
         else:
             mark = PutNode(IMPORT_NODE, self._mark(), self._version)
         try:
-            # The mark comes first: a run that was taken over has no say any more.
+            # The mark is checked first: a run must not write after another one has taken over.
             self._storage.apply(WriteBatch(mark, *self._operations))
         except (MetadataVersionError, NoSuchNodeError) as error:
             raise self._why_refused(error) from error
@@ -201,7 +204,7 @@ class _Import:
 
 
 def _bunches(entries: Iterator[StoredEntry], room: Callable[[], tuple[int, int]]) -> Iterator[list[StoredEntry]]:
-    """Entries, as many at a time as there is room for; one at least."""
+    """Yield lists of entries that fit into the current commit, each with at least one entry."""
     bunch: list[StoredEntry] = []
     size = 0
     largest, most = room()

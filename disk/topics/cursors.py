@@ -1,9 +1,9 @@
-"""The cursors of topics: what a subscription has acknowledged, as its disks and its record in the metadata tell.
+"""Cursors of topics: the acknowledgments of a subscription on the disks and in its record in the metadata.
 
-The state is the one that opening the cursor finds (``cursor/store/recovery.py``): the newest in the cursor's ledger or
-in the former ones, whether in Pulsar's form or in pages and a marker; where these are missing, empty or damaged, the
-one in the record. Everything that the disks hold is reported: sets of batch indexes in the record too, which a broker
-of Pulsar 4.2.4 does not read.
+The state is the one that opening the cursor recovers (``cursor/store/recovery.py``): the newest in the cursor's ledger
+or in former ones, in Pulsar's form or in pages and a marker; if these are missing, empty or damaged, the one in the
+record. All data on the disks is included: also sets of batch indexes in the record, which a broker of Pulsar 4.2.4 does
+not read.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from bookstand.ledger.handles.handle import LedgerHandle
 
 NO_LEDGER = -1
-# All of the pages of a marker are wanted.
+# The page cache must hold all pages of a marker.
 _NO_LIMIT = 1 << 62
 
 
 class DiskCursor(NamedTuple):
-    """A cursor. ``source`` says where its state came from, and what is newer and was passed over."""
+    """A cursor. ``source`` describes the origin of its state, and newer states that were skipped."""
 
     topic: DiskTopic
     name: str
@@ -50,22 +50,22 @@ class DiskCursor(NamedTuple):
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """Everything that was skipped, replaced or dropped, in words."""
+        """Descriptions of everything that was skipped, replaced or dropped."""
         return self.source.reports
 
     def is_acked(self, position: Position) -> bool:
-        """Whether an entry is acknowledged as a whole."""
+        """Return True if all messages of an entry are acknowledged."""
         acked = self.state.acked.get(position.ledger_id)
         return position <= self.state.mark_delete or (acked is not None and position.entry_id in acked)
 
     @property
     def next(self) -> Position:
-        """The first entry behind the mark-delete position, by which such positions are compared."""
+        """First entry after the mark-delete position, by which such positions are compared."""
         return self.topic.behind(self.state.mark_delete)
 
     @property
     def backlog(self) -> int:
-        """How many entries of the topic are not acknowledged as a whole."""
+        """Number of the topic's entries that are not completely acknowledged."""
         first = self.next
         left = 0
         for ledger_id, count in self.topic.entry_counts.items():
@@ -77,7 +77,8 @@ class DiskCursor(NamedTuple):
         return left
 
     def holes(self) -> Iterator[tuple[int, Ids, Ids]]:
-        """By ledger, the first and last entries of the runs that are acknowledged behind the mark-delete position."""
+        """Yield, for each ledger, the first and last entries of the acknowledged runs after the mark-delete
+        position."""
         ledger_id, entry_id = self.state.mark_delete
         for acked_ledger in sorted(self.state.acked):
             if acked_ledger < ledger_id:
@@ -91,13 +92,13 @@ class DiskCursor(NamedTuple):
 
 
 def cursors(topic: DiskTopic) -> Iterator[DiskCursor]:
-    """The cursors of a topic."""
+    """Yield the cursors of a topic."""
     for name in names_of(topic):
         yield cursor(topic, name)
 
 
 def names_of(topic: DiskTopic) -> list[str]:
-    """The cursors of a topic, also those whose record cannot be read, which the dump reports."""
+    """Return the names of a topic's cursors, including those with unreadable records, which the dump reports."""
     dump = topic.disks.dump
     return [] if dump is None else sorted((*topic.cursors(), *dump.unreadable_cursors(topic.name)))
 
@@ -112,7 +113,7 @@ def cursor(topic: DiskTopic, name: str) -> DiskCursor:
 
 
 def info_of(topic: DiskTopic, cursor: str) -> CursorInfo:
-    """Record of a cursor; for one that cannot be read, as far as the labels of ledgers tell it."""
+    """Return the record of a cursor; if it is unreadable, derive one from the labels of ledgers."""
     dump = topic.disks.dump
     assert dump is not None
     if cursor not in dump.unreadable_cursors(topic.name):
@@ -127,7 +128,7 @@ def info_of(topic: DiskTopic, cursor: str) -> CursorInfo:
 
 
 def of_record(topic: DiskTopic, name: str, info: CursorInfo) -> DiskCursor:
-    """The cursor that has this record."""
+    """Recover the cursor with this record."""
     found = _recovered(name, cursor_ledger.source_of(info, partial(_open, topic)), topic.entry_counts)
     if isinstance(found, LedgerState):
         for what in found.source.reports:
@@ -143,7 +144,7 @@ def of_record(topic: DiskTopic, name: str, info: CursorInfo) -> DiskCursor:
 
 
 def _in_record(topic: DiskTopic, info: CursorInfo) -> tuple[AckSnapshot, tuple[str, ...]]:
-    """The state in a record, and what of it cannot be used."""
+    """Return the state in a record, and descriptions of its unusable parts."""
     mark_delete = info.mark_delete or Position(next(iter(topic.ledgers()), NO_LEDGER), -1)
     properties = dict(info.properties)
     try:
@@ -175,11 +176,12 @@ def in_ledger(
     name: str | None = None,
     limits: ExpansionLimits = DEFAULT,
 ) -> LedgerState | tuple[str, ...]:
-    """The newest whole state in a cursor's ledger; the reasons, where there is none. ``topic_entries`` is the number of
-    entries of each of the topic's ledgers. Without the cursor's name, pages and markers are believed about theirs."""
+    """Recover the newest intact state in a cursor's ledger; return the reasons if there is no such state.
+    ``topic_entries`` is the number of entries in each of the topic's ledgers. Without ``name``, the name in pages and
+    markers is trusted."""
     if name is None:
         name = _name_in(ledger, ledger.extent.last_entry)
-    # The labels of a ledger name its topic and cursor, as the record would.
+    # The labels of a ledger name its topic and cursor, like the record.
     labels = {} if ledger.metadata is None else ledger.metadata.custom_metadata
     source = recovery.Source(
         [ledger.id], lambda _: _entries_of(ledger, limits), cursor_ledger.since_of(ledger.id, labels)
@@ -203,7 +205,7 @@ def _recovered(name: str, source: recovery.Source, topic_entries: dict[int, int]
 
 
 def _name_in(ledger: DiskLedger, last: int) -> str:
-    """The name that the last whole page or marker has; none, if there is none."""
+    """Return the cursor's name in the last intact page or marker, or an empty string."""
     for entry_id in range(last, -1, -1):
         for entry in ledger.entries(entry_id, entry_id):
             if not record.is_ours(entry.payload):
@@ -228,7 +230,7 @@ def _entries_of(ledger: DiskLedger, limits: ExpansionLimits) -> recovery.CursorL
     codec = None
     if ledger.metadata is not None and CODEC_PROPERTY in ledger.metadata.custom_metadata:
         codec = ledger.metadata.custom_metadata[CODEC_PROPERTY].decode(errors="replace")
-    # Recovery asks nothing else of a handle.
+    # Recovery uses nothing else of a handle.
     return recovery.CursorLedgerEntries(
         cast("LedgerHandle", _Handle(ledger)), ledger.extent.last_entry, codec, limits=limits
     )
@@ -240,7 +242,7 @@ class _Entry(NamedTuple):
 
 
 class _Handle:
-    """A ledger of the disks, as far as recovery reads one."""
+    """Ledger handle on a disk ledger, with the methods that recovery uses."""
 
     def __init__(self, ledger: DiskLedger) -> None:
         self._ledger = ledger
@@ -263,8 +265,8 @@ class _Handle:
 
 
 def replayed(cursor: DiskCursor) -> AckSnapshot:
-    """What a broker knows of a topic's producers once it has loaded it: the state of its deduplication cursor, and
-    behind that the highest sequence id of each producer in the topic itself."""
+    """Return a broker's deduplication state after it has loaded a topic: the state of the deduplication cursor, updated
+    with the highest sequence id of each producer in later messages."""
     topic = cursor.topic
     properties = dict(cursor.state.properties)
     for message in topic.messages(cursor.next):

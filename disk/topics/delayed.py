@@ -1,9 +1,9 @@
-"""The delayed index of a subscription: its messages that are not acknowledged and not due yet.
+"""Delayed index of a subscription: its unacknowledged messages that are not due yet.
 
-Part of it is in buckets, snapshots in ledgers that the cursor's properties name; the rest is in the topic alone, as
-messages whose metadata has a delivery time. What a bucket that is missing or damaged should have is found in the topic
-as well. A message that was rescheduled is due at the time in the ledger of rescheduled messages,
-which another property names, and at no other.
+Part of it is in buckets, which are snapshots in ledgers that the cursor's properties name. The rest is only in the
+topic, as messages with a delivery time in their metadata. Messages of a missing or damaged bucket are found in the
+topic, too. A rescheduled message is due only at the time in the ledger of rescheduled messages, which another property
+names.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from bookstand.storage.format.position import Position
 if TYPE_CHECKING:
     from bookstand.disk.disks import Disks, StoredEntry
 
-# Rows of the topic that are given at a time.
+# Maximum number of rows in a block from the topic.
 _ROWS = 8192
 _NOWHERE = -1
 NO_ROWS = Indexes.of([], [], [])
 _OWNER_LABELS = (RESCHEDULED_TOPIC_LABEL, RESCHEDULED_CURSOR_LABEL)
 BROKERS_OWN = ("pulsar.", "__compaction")
-"""Cursors with such names are the broker's own; nobody is delivered to by them."""
+"""Name prefixes of the broker's internal cursors, which do not deliver messages."""
 
 
 class _NoEntryError(SnapshotDamagedError):
@@ -53,7 +53,7 @@ class _NoEntryError(SnapshotDamagedError):
 
 
 class DiskSegment(NamedTuple):
-    """One segment of a bucket: in which entry it is, its times and bitmaps as the metadata has them, and its rows."""
+    """A segment of a bucket: its entry id, its times and bitmaps in the metadata, and its rows."""
 
     entry: int
     min_time: int
@@ -76,11 +76,11 @@ class DiskBucket:
 
     @property
     def property_name(self) -> str:
-        """The name of the cursor's property."""
+        """Name of the cursor's property."""
         return str(self.key)
 
     def segments(self) -> Iterator[DiskSegment]:
-        """What can be read of it; what cannot is reported."""
+        """Yield the readable segments; damage is reported."""
         entries = self._entries()
         try:
             metadata = self._metadata(entries)
@@ -110,7 +110,7 @@ class DiskBucket:
         return self._metadata(self._entries())
 
     def _metadata(self, entries: _Entries) -> SnapshotMetadata:
-        """Entry 0, and those behind the last segment that continue it, if there are any."""
+        """Decode entry 0, and the entries after the last segment that continue it, if any."""
         what = f"{self._what}, entry 0"
         first = decode_metadata(entries.read(0), what)
         segments = list(first.metadata_list)
@@ -138,7 +138,7 @@ class DiskBucket:
 
 
 class _Entries:
-    """The entries of a bucket's ledger."""
+    """Entries of a bucket's ledger."""
 
     def __init__(self, bucket: DiskBucket) -> None:
         self._what = bucket._what
@@ -148,7 +148,7 @@ class _Entries:
         if self._ledger is not None and self._ledger.metadata is not None:
             labels = read_labels(self._ledger.metadata.custom_metadata)
             names = {bucket.topic.name, bucket.topic.managed_ledger}
-            # What was copied from elsewhere with its properties is somebody else's.
+            # Properties copied from another cursor name a ledger of that cursor.
             if labels is not None and (
                 labels.key != str(bucket.key) or labels.topic not in names or labels.cursor != bucket.cursor
             ):
@@ -156,7 +156,7 @@ class _Entries:
                 bucket.report(f"its ledger says that it is {labels.key} of {labels.topic}, cursor {labels.cursor!r}")
 
     def read(self, entry_id: int) -> bytes:
-        """Cheap where entries are wanted in their order."""
+        """Read an entry; sequential reads are cheap."""
         if self._ledger is None:
             raise SnapshotDamagedError(f"{self._what}: its ledger is not to be had")
         if entry_id != self._place:
@@ -170,11 +170,11 @@ class _Entries:
 
 
 class DelayedIndex:
-    """Messages that are delayed for a subscription at a time ``now`` (ms). None: when the metadata last changed before
-    it was dumped; 0: all that are not acknowledged, due or not.
+    """Delayed messages of a subscription at time ``now`` (ms). None: when the metadata last changed before the dump; 0:
+    all unacknowledged messages with a delivery time, due or not.
 
-    These are the messages that the subscription would have as delayed if it was opened then: not acknowledged, and due
-    after ``now``, by the time that they were rescheduled to or else their own.
+    These are the messages that the subscription would delay if it were opened at that time: unacknowledged, and due
+    after ``now``, by their rescheduled time or else their own.
     """
 
     def __init__(self, cursor: DiskCursor, now: int | None = None) -> None:
@@ -184,8 +184,8 @@ class DelayedIndex:
         self.buckets = buckets_of(self.topic, cursor.name, cursor.cursor_properties)
 
     def rows(self) -> Iterator[Indexes]:
-        """All rows, some at a time: bucket by bucket in the order of time, then those that were rescheduled, then what
-        is in the topic alone. No position comes twice but where two segments have it."""
+        """Yield all rows in blocks: bucket by bucket in order of time, then rescheduled messages, then messages that
+        are only in the topic. A position is repeated only if two segments contain it."""
         held: dict[int, BitMap64] = {}
         for bucket in self.buckets:
             for segment in self.segments_of(bucket):
@@ -195,12 +195,12 @@ class DelayedIndex:
         yield from self.rows_of_topic(held)
 
     def segments_of(self, bucket: DiskBucket) -> Iterator[DiskSegment]:
-        """Segments of a bucket that have messages which are due after ``now``."""
+        """Return the segments of a bucket with messages that are due after ``now``."""
         return (segment for segment in bucket.segments() if segment.max_time > self.now)
 
     @cached_property
     def given_times(self) -> Indexes:
-        """Messages that were rescheduled, and the times of that, acknowledged or not."""
+        """Rescheduled messages and their new times, acknowledged or not."""
         return rescheduled_of(self.topic, self.cursor.name, self.cursor.cursor_properties)
 
     @cached_property
@@ -208,11 +208,11 @@ class DelayedIndex:
         return positions_of(self.given_times)
 
     def delayed_of(self, rows: Indexes) -> Indexes:
-        """Filter rows of a bucket for messages that are delayed and due at the bucket's own time."""
+        """Filter rows of a bucket for delayed messages that were not rescheduled."""
         return self.in_force(waiting(self.cursor, rows, self.now))
 
     def in_force(self, rows: Indexes) -> Indexes:
-        """Rows without those of messages that were rescheduled."""
+        """Remove the rows of rescheduled messages."""
         if not self._given:
             return rows
         kept = np.ones(rows.size, dtype=np.bool_)
@@ -222,11 +222,11 @@ class DelayedIndex:
         return rows if kept.all() else Indexes(*(column[kept] for column in rows))
 
     def rescheduled(self) -> Indexes:
-        """Rescheduled messages that are delayed, in the order of time."""
+        """Return the rescheduled messages that are delayed, in order of time."""
         return waiting(self.cursor, self.given_times, self.now)
 
     def positions(self) -> dict[int, BitMap64]:
-        """By ledger, the entries that wait."""
+        """Return the delayed entries by ledger."""
         found: dict[int, BitMap64] = {}
         for rows in self.rows():
             add(found, positions_of(rows))
@@ -237,7 +237,7 @@ class DelayedIndex:
         return sum(map(len, self.positions().values()))
 
     def rows_of_topic(self, held: dict[int, BitMap64]) -> Iterator[Indexes]:
-        """Delayed messages in the topic alone: neither among those ``held`` nor rescheduled."""
+        """Yield delayed messages that are only in the topic: neither in ``held`` nor rescheduled."""
         times: list[int] = []
         ledger_ids: list[int] = []
         entry_ids: list[int] = []
@@ -265,7 +265,7 @@ class DelayedIndex:
 
 
 def buckets_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str]) -> list[DiskBucket]:
-    """The buckets that a cursor's properties name, by their ledgers."""
+    """Return the buckets that a cursor's properties name, sorted by key."""
     found = read_properties(properties.items())
     for error in found.malformed.values():
         topic.report(f"cursor {cursor!r}: {error}")
@@ -273,8 +273,8 @@ def buckets_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str]) -> 
 
 
 def rescheduled_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str]) -> Indexes:
-    """Messages that a cursor has other delivery times for, in the order of these. If they cannot be read, which is
-    reported, the messages' own times count, as they do for the tracker."""
+    """Return the messages for which a cursor has other delivery times, sorted by these. If they are unreadable, which
+    is reported, the messages' own times apply, as in the tracker."""
     stored = properties.get(PROPERTY)
     if stored is None:
         return NO_ROWS
@@ -308,7 +308,7 @@ def rescheduled_of(topic: DiskTopic, cursor: str, properties: Mapping[str, str])
 
 
 def waiting(cursor: DiskCursor, rows: Indexes, due_by: int) -> Indexes:
-    """Messages that a cursor has not acknowledged and that are due later."""
+    """Filter rows for messages that the cursor has not acknowledged and that are due after ``due_by``."""
     mark = cursor.state.mark_delete
     ledgers, entries = rows.ledger_ids, rows.entry_ids
     kept = (ledgers > mark.ledger_id) | ((ledgers == mark.ledger_id) & (entries > mark.entry_id))
@@ -323,12 +323,12 @@ def waiting(cursor: DiskCursor, rows: Indexes, due_by: int) -> Indexes:
 
 
 def time_of(disks: Disks) -> int:
-    """When the metadata last changed before it was dumped, in ms; 0 without metadata."""
+    """Return the time of the last change of the metadata before the dump, in ms; 0 without metadata."""
     return 0 if disks.dump is None else max((node.mtime for node in disks.dump.nodes.values()), default=0)
 
 
 def delayed(topic: DiskTopic, now: int | None = None) -> Iterator[DelayedIndex]:
-    """The delayed index of each subscription of a topic, empty ones too."""
+    """Yield the delayed index of each subscription of a topic, including empty ones."""
     if now is None:
         now = time_of(topic.disks)
     for cursor in cursors(topic):
@@ -337,7 +337,7 @@ def delayed(topic: DiskTopic, now: int | None = None) -> Iterator[DelayedIndex]:
 
 
 def positions_of(indexes: Indexes) -> dict[int, BitMap64]:
-    """By ledger, the entries of these rows."""
+    """Return the entries of these rows by ledger."""
     if not indexes.size:
         return {}
     order = np.argsort(indexes.ledger_ids, kind="stable")
@@ -348,7 +348,7 @@ def positions_of(indexes: Indexes) -> dict[int, BitMap64]:
 
 
 def add(found: dict[int, BitMap64], more: dict[int, BitMap64]) -> None:
-    """To the one what is in the other."""
+    """Add the entries of ``more`` to ``found``."""
     for ledger_id, bitmap in more.items():
         if ledger_id in found:
             found[ledger_id] |= bitmap

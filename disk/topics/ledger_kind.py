@@ -1,8 +1,8 @@
-"""What a ledger is: by the labels in its metadata, or without metadata by what stands in its entries.
+"""Classification of ledgers by the labels in their metadata, or without metadata by their entries.
 
-Entries tell topics, cursors, buckets, schemas and compacted topics apart, and those of cursors and buckets name the
-ledgers of their topic, which tells what belongs together. They do not tell any names, nor which of several cursors or
-buckets still count: superseded ones look like others.
+Entries distinguish topics, cursors, buckets, schemas and compacted topics. Entries of cursors and buckets name the
+ledgers of their topic, which shows the ledgers that belong together. Entries contain no names, and do not show which of
+several cursors or buckets is current: superseded ones look the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SCHEMA_ID, _COMPACTED_TOPIC = "pulsar/schemaId", "pulsar/compactedTopic"
 
 
 class LedgerKind(NamedTuple):
-    """``topic`` and ``cursor`` are names, where labels tell them; else they are empty."""
+    """Kind of a ledger. ``topic`` and ``cursor`` are names from its labels, or empty."""
 
     kind: str
     topic: str = ""
@@ -52,7 +52,8 @@ class LedgerKind(NamedTuple):
 
 
 def content_of(ledger: DiskLedger, exists: Callable[[int], bool]) -> LedgerKind:
-    """By labels if there are any that say it, else by the entries. ``exists``: whether a number is a ledger's id."""
+    """Classify a ledger by its labels, or by its entries if they are insufficient. ``exists`` returns True for the id
+    of a ledger."""
     labelled = None if ledger.metadata is None else by_labels(ledger.metadata.custom_metadata)
     return labelled or LedgerKind(by_entries(ledger, exists))
 
@@ -61,7 +62,7 @@ def content_of(ledger: DiskLedger, exists: Callable[[int], bool]) -> LedgerKind:
 
 
 def by_labels(custom: Mapping[str, bytes]) -> LedgerKind | None:
-    """None: they say nothing of that."""
+    """Classify a ledger by its labels; return None if they are insufficient."""
 
     def text(label: str) -> str:
         return custom.get(label, b"").decode(errors="replace")
@@ -96,12 +97,12 @@ def _full_name(managed_ledger: str) -> str:
 
 # -- by entries ------------------------------------------------------------------------------------------------------
 
-# So many entries are looked at, in case the first are damaged.
+# Number of entries to examine, in case the first ones are damaged.
 _TRIED = 3
 
 
 def by_entries(ledger: DiskLedger, exists: Callable[[int], bool]) -> str:
-    """The kind of a ledger, without a look at its metadata."""
+    """Classify a ledger without its metadata."""
     kind = EMPTY
     for entry in islice(ledger.entries(beyond=True), _TRIED):
         kind = _kind_of(entry.payload, entry.entry_id, exists)
@@ -113,7 +114,7 @@ def by_entries(ledger: DiskLedger, exists: Callable[[int], bool]) -> str:
 
 
 def _ends_with_chunks(ledger: DiskLedger, exists: Callable[[int], bool]) -> bool:
-    """Whether the last entry ends a snapshot in chunks, which are nothing by themselves."""
+    """Return True if the last entry completes a chunked snapshot; a single chunk cannot be recognized."""
     last = ledger.extent.last_entry
     for entry in ledger.entries(last, last) if last >= 0 else ():
         return any(map(exists, _named_by_chunks(ledger, entry.entry_id, entry.payload)))
@@ -144,12 +145,12 @@ def _is_message(data: bytes) -> bool:
         return False
 
 
-# An entry of a compacted topic: size, MessageIdData, size, the entry of the topic.
+# Entry of a compacted ledger: size, MessageIdData, size, the topic's entry.
 _U32 = struct.Struct(">I")
 
 
 def compacted_message(data: bytes) -> bytes | None:
-    """The entry of the topic in an entry of its compacted ledger; None if it is none."""
+    """Return the topic's entry in an entry of a compacted ledger; None for any other data."""
     at = 0
     part = b""
     for _ in range(2):
@@ -171,9 +172,9 @@ _SNAPSHOT_TAGS = {tag(number, VARINT) for number in (1, 2)} | {tag(number, BYTES
 
 
 def _named_by_snapshot(data: bytes) -> set[int]:
-    """The ledgers that a full snapshot of a cursor names; none if it is nothing of the kind."""
+    """Return the ledgers in a full snapshot of a cursor; empty for any other data."""
     try:
-        # Whatever else it is, the first field tells.
+        # Most other data is rejected at its first field.
         if not all(key in _SNAPSHOT_TAGS for key, _, _ in fields(data)):
             return set()
         read = position_info.read(data)
@@ -184,7 +185,7 @@ def _named_by_snapshot(data: bytes) -> set[int]:
 
 
 def snapshots(ledger: DiskLedger) -> Iterator[set[int]]:
-    """For each state in a cursor's ledger that can be read, in either form, the ledgers that it names."""
+    """Yield the ledgers in each readable state of a cursor's ledger, in either form."""
     for entry in ledger.entries(beyond=True):
         data = entry.payload
         if record.is_ours(data):
@@ -219,7 +220,7 @@ def _named_by_chunks(ledger: DiskLedger, entry_id: int, footer: bytes) -> set[in
 
 
 def _named_by_bucket(data: bytes) -> set[int]:
-    """The ledgers whose entries a bucket holds, by its metadata; none if it is nothing of the kind."""
+    """Return the ledgers of a bucket's messages, from its metadata; empty for any other data."""
     try:
         segments = decode_metadata(data).metadata_list
         return set(SnapshotMetadata(segments).bitmaps())
@@ -227,7 +228,7 @@ def _named_by_bucket(data: bytes) -> set[int]:
         return set()
 
 
-# What Pulsar stores of a schema. The index has all versions before, and where they are.
+# Pulsar's record of a schema. The index has all earlier versions and their positions.
 _SCHEMA_INFO = MessageSchema(
     {
         1: Field("schema_id", STRICT_TEXT, required=True),
@@ -265,8 +266,8 @@ def _is_schema(data: bytes) -> bool:
 
 
 class Group(NamedTuple):
-    """Ledgers of one topic, each kind in the order of its ids, which is that of its age. What a topic is called, and
-    whether other ledgers are of the same one, nothing tells."""
+    """Ledgers of one topic, each kind sorted by id, which is the order of creation. The topic's name is unknown, and
+    other groups may belong to the same topic."""
 
     ledgers: list[int]
     cursors: list[int]
@@ -274,8 +275,8 @@ class Group(NamedTuple):
 
 
 def groups(disks: Disks) -> list[Group]:
-    """The topics that can be told from the entries alone, by their ledgers: one for each ledger of a topic that no
-    cursor and no bucket connects with another, so that a topic may be several of them."""
+    """Group the ledgers of each topic by their entries alone. A topic's ledger that no cursor or bucket connects with
+    another forms its own group, so a topic may have several groups."""
     known = set(disks.ledger_ids)
     kinds: dict[int, str] = {}
     together = _Sets()
@@ -289,7 +290,7 @@ def groups(disks: Disks) -> list[Group]:
             names[ledger_id] = _named_by_bucket(next(iter(ledger.entries(0, 0, beyond=True))).payload)
     topics = {ledger_id for ledger_id, kind in kinds.items() if kind == TOPIC}
     for ledger_id, named in names.items():
-        # What is known to be something else was a number by chance, or is damage.
+        # A named ledger of another kind is a coincidence or damage.
         together.join([ledger_id, *(one for one in named if kinds.get(one, TOPIC) in (TOPIC, EMPTY))])
     found: dict[int, Group] = {}
     for ledger_id in sorted({*topics, *names}):
@@ -300,7 +301,7 @@ def groups(disks: Disks) -> list[Group]:
 
 
 class _Sets:
-    """Numbers that are in one set with others."""
+    """Disjoint sets of numbers."""
 
     def __init__(self) -> None:
         self._parents: dict[int, int] = {}

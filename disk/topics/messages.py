@@ -1,7 +1,7 @@
-"""The messages of a topic: each entry taken apart as far as it is whole, chunks put together again.
+"""Messages of a topic: entries are decoded as far as they are intact, and chunks are reassembled.
 
-Nothing here raises for what an entry holds. What is wrong is reported with the topic and the entry, and kept in the
-message too, so that a damaged entry is still an entry of its topic.
+The contents of an entry never raise an exception. Damage is reported with topic and entry, and also recorded in the
+message, so that a damaged entry is still an entry of its topic.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ if TYPE_CHECKING:
     from bookstand.disk.disks import StoredEntry
 
 NO_PLACE = -1
-"""The offset of a damage that is in no place of a file."""
+"""Offset of damage that has no position in a file."""
 
 MAX_PENDING = 64 << 20
-"""Bytes of chunks that wait for others of their message, together, with 512 bytes for each chunk."""
+"""Maximum size of incomplete messages in memory, in bytes, including 512 bytes for each chunk."""
 
 
 class Value(NamedTuple):
-    """What was sent, unpacked. Only in a batch a message has metadata of its own."""
+    """A decompressed message. Only a message in a batch has its own metadata."""
 
     payload: bytes
     metadata: SingleMessageMetadata | None = None
 
 
 class DiskMessage:
-    """An entry of a topic. ``metadata`` is None where it cannot be read; ``wrong`` says what has been found so far that
-    is wrong with the entry."""
+    """An entry of a topic. ``metadata`` is None if it is unreadable; ``wrong`` describes the damage found so far."""
 
     __slots__ = ("_limits", "_message", "_report", "entry_id", "ledger_id", "metadata", "topic", "wrong")
 
@@ -55,7 +54,7 @@ class DiskMessage:
         except MalformedMessageError as error:
             self._note(str(error))
         try:
-            # What a checksum does not fit may still be readable.
+            # Metadata may be readable even if the checksum is wrong.
             self.metadata = self._message.metadata
         except MalformedMessageError as error:
             self._note(str(error))
@@ -70,7 +69,7 @@ class DiskMessage:
 
     @property
     def position(self) -> Position:
-        """Where it is."""
+        """Position of the entry."""
         return Position(self.ledger_id, self.entry_id)
 
     @property
@@ -80,7 +79,7 @@ class DiskMessage:
 
     @property
     def broker_metadata(self) -> BrokerEntryMetadata | None:
-        """What the broker noted of it; None: nothing."""
+        """Metadata that the broker added, or None."""
         try:
             return self._message.broker_metadata
         except MalformedMessageError:
@@ -88,7 +87,7 @@ class DiskMessage:
 
     @property
     def has_checksum(self) -> bool:
-        """Whether it has one to be checked by."""
+        """True if the message has a checksum."""
         try:
             return self._message.has_checksum
         except MalformedMessageError:
@@ -96,7 +95,7 @@ class DiskMessage:
 
     @property
     def checksum(self) -> int | None:
-        """What the message says its checksum is."""
+        """Checksum that is stored in the message."""
         try:
             return self._message.stored_checksum if self.has_checksum else None
         except MalformedMessageError:
@@ -104,23 +103,23 @@ class DiskMessage:
 
     @property
     def stored_payload(self) -> bytes | None:
-        """As it lies there, compressed and encrypted perhaps."""
+        """Payload as stored, possibly compressed and encrypted."""
         return None if self.metadata is None else self._message.stored_payload
 
     @property
     def payload_offset(self) -> int | None:
-        """Where in ``data`` the payload begins."""
+        """Offset of the payload in ``data``."""
         return None if self.metadata is None else self._message.payload_offset
 
     @property
     def compression(self) -> str:
-        """The codec's name, or its number if nobody knows it."""
+        """Name of the codec, or its number if the codec is unknown."""
         number = 0 if self.metadata is None else self.metadata.compression or 0
         return NAMES.get(number, str(number))
 
     @property
     def count(self) -> int:
-        """How many messages it says that it holds."""
+        """Number of messages according to the metadata."""
         if self.metadata is None:
             return 0
         number = self.metadata.num_messages_in_batch
@@ -128,17 +127,17 @@ class DiskMessage:
 
     @property
     def is_encrypted(self) -> bool:
-        """Then nobody without the key can read its payload."""
+        """True if the payload cannot be read without a key."""
         return self.metadata is not None and bool(self.metadata.encryption_keys)
 
     @property
     def is_chunk(self) -> bool:
-        """Whether it is a part of a larger message."""
+        """True for a part of a larger message."""
         return self.metadata is not None and (self.metadata.num_chunks_from_msg or 1) > 1
 
     def values(self) -> Iterator[Value]:
-        """The messages, unpacked, up to the first that cannot be read. A chunk is a piece of the packed payload, and is
-        given as that; so is what is encrypted."""
+        """Yield the decompressed messages, up to the first unreadable one. A chunk is a part of the compressed payload
+        and is yielded unchanged, as is an encrypted payload."""
         metadata = self.metadata
         if metadata is None:
             return
@@ -163,8 +162,8 @@ def read(topic: str, entry: StoredEntry, report: Report, limits: ExpansionLimits
 
 
 class Whole(NamedTuple):
-    """A message with the entries that it lies in: several, if it was sent in chunks. ``message`` has the payload of all
-    of them, and the first one's metadata."""
+    """A message with the positions of its entries; a chunked message has several. ``message`` has the payload of all
+    chunks and the metadata of the first."""
 
     message: DiskMessage
     positions: tuple[Position, ...]
@@ -178,7 +177,7 @@ class _Pending:
         self.size = len(first.data) + MESSAGE_BYTES
 
     def add(self, chunk: DiskMessage) -> int:
-        """How many bytes that is."""
+        """Add a chunk and return its size in memory."""
         part = chunk.stored_payload or b""
         self.positions.append(chunk.position)
         self.parts.append(part)
@@ -188,8 +187,8 @@ class _Pending:
 
 
 def joined(messages: Iterable[DiskMessage], report: Report, max_pending: int = MAX_PENDING) -> Iterator[Whole]:
-    """The messages with chunks put together, each where its last chunk is. Chunks that lack others are reported, and
-    so are those that were given up because too many bytes waited."""
+    """Yield the messages with chunks reassembled, each at its last chunk. Incomplete messages are reported, including
+    those that were dropped because of ``max_pending``."""
     pending: dict[str, _Pending] = {}
     waiting = 0
 
@@ -221,7 +220,7 @@ def joined(messages: Iterable[DiskMessage], report: Report, max_pending: int = M
         elif uuid in pending and number == len(pending[uuid].parts):
             waiting += pending[uuid].add(message)
         elif uuid in pending and number < len(pending[uuid].parts):
-            continue  # sent again
+            continue  # a duplicate
         else:
             if uuid in pending:
                 waiting -= give_up(uuid, f"chunk {number} comes next")
@@ -243,7 +242,7 @@ def _put_together(found: _Pending, report: Report) -> DiskMessage:
 
 
 class _Joined(DiskMessage):
-    """All chunks' payload behind the first one's head, whose checksum was of the first alone."""
+    """The first chunk followed by the payloads of the others. Its checksum covers the first chunk only."""
 
     __slots__ = ()
 

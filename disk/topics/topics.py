@@ -1,5 +1,5 @@
-"""The topics of a cluster, read from its bookies' disks: by their records in the metadata, or without metadata as far
-as the ledgers themselves tell which of them belong together."""
+"""Topics of a cluster, read from its bookies' disks: from their records in the metadata, or without metadata from
+ledgers that belong together according to their entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DiskTopic:
-    """A topic: its ledgers in their order, and what is in them. What is wrong is reported to ``disks.damage``."""
+    """A topic: its ledgers in order, and their contents. Damage is reported to ``disks.damage``."""
 
     def __init__(self, disks: Disks, name: str, info: ManagedLedgerInfo) -> None:
         self.disks = disks
@@ -31,7 +31,7 @@ class DiskTopic:
 
     @property
     def limits(self) -> ExpansionLimits:
-        """The limits of what is read of it."""
+        """Expansion limits for reading the topic."""
         return self.disks.limits
 
     def __repr__(self) -> str:
@@ -39,11 +39,11 @@ class DiskTopic:
 
     @property
     def managed_ledger(self) -> str:
-        """The name of its record, as labels of ledgers have it."""
+        """Name of the managed ledger, as in the labels of ledgers."""
         return node_of(self.name).removeprefix(f"{ROOT}/")
 
     def tell(self, damage: Damage) -> None:
-        """Report what is wrong, however often it is met, once."""
+        """Report damage, but only the first time it is found."""
         if damage not in self._told:
             self._told.add(damage)
             self.disks.damage.append(damage)
@@ -55,7 +55,7 @@ class DiskTopic:
         return [ledger.ledger_id for ledger in self.info.ledgers]
 
     def ledger(self, ledger_id: int) -> DiskLedger | None:
-        """None: it is neither on the disks nor in the metadata."""
+        """Return a ledger; None if it is neither on the disks nor in the metadata."""
         try:
             return self.disks.ledger(ledger_id)
         except NoSuchLedgerError:
@@ -63,7 +63,8 @@ class DiskTopic:
 
     @cached_property
     def entry_counts(self) -> dict[int, int]:
-        """By ledger, how many entries it has or had: where the disks have nothing of it, what the record says."""
+        """Number of entries of each ledger, including lost ones; from the topic's record for a ledger without a trace
+        on the disks."""
         counts = {}
         for info in self.info.ledgers:
             ledger = self.ledger(info.ledger_id)
@@ -72,7 +73,7 @@ class DiskTopic:
 
     @cached_property
     def end(self) -> Position:
-        """The place behind its last entry."""
+        """Position after the last entry."""
         last = Position(-1, 0)
         for ledger_id, count in self.entry_counts.items():
             if count:
@@ -80,8 +81,8 @@ class DiskTopic:
         return last
 
     def behind(self, position: Position) -> Position:
-        """The place of the first entry behind a position, :attr:`end` where there is none: by this two positions are
-        compared, for there are many before the same entry."""
+        """Return the position of the first entry after ``position``, or :attr:`end`. Several positions precede the same
+        entry, so positions are compared by this one."""
         ledger_id, entry_id = position
         for candidate, count in self.entry_counts.items():
             first = entry_id + 1 if candidate == ledger_id else 0
@@ -90,7 +91,7 @@ class DiskTopic:
         return self.end
 
     def entries(self, first: Position | None = None) -> Iterator[StoredEntry]:
-        """The entries from a position on, ledger by ledger. What is gone is reported."""
+        """Yield the entries from a position on, ledger by ledger. Missing entries are reported."""
         for info in self.info.ledgers:
             ledger_id = info.ledger_id
             start = 0
@@ -112,36 +113,36 @@ class DiskTopic:
             yield from ledger.entries(max(start, 0))
 
     def messages(self, first: Position | None = None) -> Iterator[DiskMessage]:
-        """Each entry as a message, or a batch of them, or a chunk of one; in their order, one at a time."""
+        """Yield each entry as a message, a batch of messages, or a chunk of a message, in order."""
         for entry in self.entries(first):
             yield read(self.name, entry, self.tell, self.limits)
 
     def joined(self, first: Position | None = None) -> Iterator[Whole]:
-        """The same with chunks put together."""
+        """Yield the messages with chunks reassembled."""
         return joined(self.messages(first), self.tell)
 
     def cursors(self) -> list[str]:
-        """The names of its cursors, subscriptions and others."""
+        """Return the names of all cursors, not only of subscriptions."""
         return [] if self.disks.dump is None else self.disks.dump.cursors(self.name)
 
 
 def topics(disks: Disks) -> list[DiskTopic]:
-    """The topics of the metadata whose records can be read; the dump reports the others. Without metadata there are no
-    names: see :func:`grouped`."""
+    """Return the topics with readable records; the dump reports the others. Without metadata no names are known: use
+    :func:`grouped`."""
     if disks.dump is None:
         return []
     return [DiskTopic(disks, name, disks.dump.topic_info(name)) for name in disks.dump.topics]
 
 
 def topic(disks: Disks, name: str) -> DiskTopic:
-    """One topic by its name."""
+    """Return a topic by name."""
     if disks.dump is None:
         raise IncorrectParameterError("without metadata nothing says what a topic is called")
     return DiskTopic(disks, name, disks.dump.topic_info(name))
 
 
 def grouped(disks: Disks, group: Group) -> DiskTopic:
-    """The ledgers of a group (:func:`bookstand.disk.topics.ledger_kind.groups`) as a topic without a name of its
-    own."""
+    """Return the ledgers of a group (:func:`bookstand.disk.topics.ledger_kind.groups`) as a topic without a real
+    name."""
     name = f"ledgers {group.ledgers[0]} to {group.ledgers[-1]}" if group.ledgers else "no ledger"
     return DiskTopic(disks, name, ManagedLedgerInfo([LedgerInfo(ledger_id) for ledger_id in group.ledgers]))
