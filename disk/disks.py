@@ -126,7 +126,7 @@ class Disks:
 
 
 def digests_of(dump: MetadataDump | None, passwords: Sequence[bytes]) -> Digests:
-    """Return the digests to check entries by: the metadata's, or all of them for ledgers that it does not cover."""
+    """Return the digests to check entries by: the metadata's, or all of them for other ledgers."""
     if dump is None:
         return TryAllDigests(passwords)
     known = {

@@ -31,8 +31,7 @@ class Payload(NamedTuple):
 
 
 class StoredLedger:
-    """Stored entries of a ledger: up to the last entry of a closed one; all of an open one, including entries after
-    gaps."""
+    """Stored entries of a ledger: up to the end of a closed one; all of an open one, also entries after gaps."""
 
     def __init__(self, storage: Storage, ledger_id: int, metadata: LedgerMetadata, state: LedgerState | None) -> None:
         self.id = ledger_id

@@ -47,7 +47,7 @@ class LastMark(NamedTuple):
 
 
 def mark_bytes(mark: LastMark) -> bytes:
-    """Encode the file of a mark."""
+    """Encode a mark."""
     return _MARK.pack(*mark)
 
 

@@ -27,7 +27,7 @@ from bookstand.storage.process.data_files import sync_file
 
 _JOURNAL, _LEDGERS = "journal", "ledgers"
 _JOURNAL_ID = 1
-# Databases of DbLedgerStorage. They are empty, but the tools that rebuild them replace existing folders.
+# Empty databases of DbLedgerStorage: the tools that rebuild them replace existing ones.
 _DATABASES = ("ledgers", "locations")
 
 

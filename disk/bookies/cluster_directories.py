@@ -53,8 +53,7 @@ class ClusterFolders:
 
 
 def divided(folder: str) -> Iterator[ClusterFolders]:
-    """Yield the clusters at or below a folder. Its subfolders are separate clusters if their cookies differ or several
-    have dumps."""
+    """Yield the clusters at or below a folder, which differ in their cookies or have several dumps."""
     found = _bookies(folder)
     instances = {bookie.cookie.instance_id for bookie in found if bookie.cookie and bookie.cookie.instance_id}
     here = Path(folder).resolve()

@@ -6,7 +6,7 @@ grow with the disks. It grows only with the number of ledgers that have a master
 hundred bytes each.
 
 An entry has several copies if a bookie has it in both its journal and a log, if several bookies have it, or if recovery
-or compaction wrote it again. Copies with a right digest precede copies that could not be checked. Then the copy written
+or compaction wrote it again. Copies with a valid digest precede copies that could not be checked. Then the copy written
 last comes first, as far as the files show it:
 
 * a journal precedes the logs, because the entries it still has were written last;
@@ -45,7 +45,8 @@ Progress = Callable[[int, int], None]
 
 LOG, JOURNAL = "log", "journal"
 
-# ``mark`` holds the eight bytes after the header. Copies with right digests and equal header, size and mark are equal.
+# ``mark`` holds the eight bytes after the header. Copies with valid digests and the same header, size and mark are
+# equal.
 _COPY = {
     "ledger": "i8", "entry": "i8", "file": "i4", "offset": "i8", "size": "i4", "lac": "i8", "length": "i8",
     "verdict": "u1", "digest": "i1", "mark": "u8",
@@ -103,7 +104,7 @@ class Copies:
 
 
 class Catalog:
-    """Index of all copies: a context manager, created by :meth:`build`."""
+    """Copies of all entries: a context manager, created by :meth:`build`."""
 
     files: list[SourceFile]
     bookies: Sequence[BookieDisk]
@@ -151,7 +152,7 @@ class Catalog:
         progress: Progress | None = None,
     ) -> Catalog:
         """Read all files of ``bookies``. ``folder``: where temporary files for sorting are created, by default the
-        system's folder; they take some 140 bytes for each copy of an entry."""
+        system's; they take some 140 bytes for each copy of an entry."""
         catalog = cls(bookies, report, folder)
         try:
             sorter = ExternalSorter(_COPY, "ledger", "entry", _best_first, folder)
@@ -222,8 +223,8 @@ class Catalog:
             start = end
 
     def read(self, copies: Copies) -> Iterator[bytes]:
-        """Yield the stored entries in row order, with read-ahead. Bytes that a file has lost since the catalog was
-        built are missing."""
+        """Yield the stored entries in row order, with read-ahead. Bytes lost since the catalog was built are
+        missing."""
         self._rows()
         return self._fetcher.fetch(copies.files, copies.offsets, copies.sizes)
 

@@ -48,7 +48,7 @@ _DEEPEST = 4
 
 
 class BookieDisk(NamedTuple):
-    """Folders and files of one bookie. ``name`` is from its cookie, or from its folder without a cookie.
+    """Folders and files of one bookie. ``name`` comes from the cookie, or from the folder if it has no cookie.
 
     The keys of ``marks`` are indexes into ``journal_folders``, which is in the order of the cookie. Logs and journals
     are sorted by id within each folder; ids of different folders are unrelated.
@@ -119,8 +119,7 @@ def _folders_of(given: Path, report: Report) -> Iterator[tuple[tuple[int, int], 
 
 
 def _walked(top: Path, report: Report) -> Iterator[Path]:
-    """Yield ``top`` and the folders below it that may contain ``current``, each once even if several links lead to
-    it."""
+    """Yield ``top`` and folders below it that may contain ``current``, each only once in spite of links."""
     seen: set[tuple[int, int]] = set()
     pending = deque([(top, 0)])
     while pending:

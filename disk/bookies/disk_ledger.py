@@ -32,12 +32,11 @@ class StoredEntry(NamedTuple):
     payload: bytes
     stored: bytes
     checked: bool
-    """True if the digest is right, False if it could not be checked."""
+    """True if the digest is valid, False if it could not be checked."""
 
 
 class DiskLedger:
-    """A ledger, read from the best copy of each entry. A copy that cannot be read any longer is reported, and the next
-    one is used."""
+    """A ledger, read from the best copy of each entry; an unreadable copy is reported, and the next one is used."""
 
     def __init__(
         self,
@@ -58,8 +57,7 @@ class DiskLedger:
 
     @property
     def fenced(self) -> bool:
-        """True if a journal or an index file records a fence. Fences that are only in a bookie's database are not
-        found."""
+        """True if a journal or an index file has a fence; fences only in a bookie's database are not found."""
         return self.id in self._catalog.fenced
 
     @property
@@ -102,7 +100,7 @@ class DiskLedger:
 
     @cached_property
     def extent(self) -> LedgerEnd:
-        """End of the ledger, its missing entries, and the doubts that the disks leave."""
+        """End of the ledger, its missing entries, and remaining doubts."""
         metadata = self.metadata
         absent: list[str] = []
         if metadata is not None:

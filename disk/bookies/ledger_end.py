@@ -76,7 +76,7 @@ class Ranges(Sequence[tuple[int, int]]):
         return int((self._pairs[:, 1] - self._pairs[:, 0] + 1).sum())
 
     def upto(self, last: int) -> Ranges:
-        """Restrict the ranges to ids up to and including ``last``."""
+        """Return the parts of the ranges up to and including ``last``."""
         pairs = self._pairs[: np.searchsorted(self._pairs[:, 0], last, "right")].copy()
         np.minimum(pairs[:, 1], last, out=pairs[:, 1])
         return Ranges(pairs)

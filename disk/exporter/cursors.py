@@ -29,7 +29,7 @@ from bookstand.storage.format.ledger_metadata import CLOSED, LedgerMetadata
 if TYPE_CHECKING:
     from bookstand.disk.topics.topics import DiskTopic
 
-# Pulsar's default for the size of the state in a cursor's record.
+# Pulsar's default limits for the state in a cursor's record.
 _INLINE = CursorConfig(enable_lru_cache_max_unacked_ranges=False)
 # Payload size that any bookie accepts.
 _LARGEST_SNAPSHOT = (5 << 20) - 4096
@@ -91,7 +91,7 @@ def in_old_form(topic: StoredTopic, cursor: str, info: CursorInfo, new_ledger: C
     if readable and not found.skipped:
         return OldForm(encode_cursor_info(record), None, others)
     superseded = others if info.cursor_ledger_id < 0 else others | {info.cursor_ledger_id}
-    # The conversion itself is not activity of the cursor.
+    # The conversion does not count as activity.
     now = info.last_active or 0
     if not state.batches and not snapshot_form.ranges_not_fitting_inline(state, _INLINE):
         record = snapshot_form.inline(record, state, now, _INLINE)._replace(cursor_ledger_id=NO_LEDGER)

@@ -2,7 +2,7 @@
 
 Like :mod:`bookstand.storage.format.entry_batch`, this relies on CRCs being linear over GF(2). Numpy therefore computes
 the contribution of many headers octet by octet, from tables. The checksum of a part of a file follows from the
-checksums of two prefixes, and the checksum of many records follows from their digests, provided that these are right.
+checksums of two prefixes, and the checksum of many records follows from their digests, if these are valid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def of_headers(digest: CrcDigest, headers: Any) -> Any:
 
 
 def of_records(digest: CrcDigest, heads: Any, size: int) -> Any:
-    """Checksums that records of ``size`` bytes have if the digests of their entries are right.
+    """Checksums that records of ``size`` bytes have if the digests of their entries are valid.
 
     ``heads`` holds the first bytes of each record as a matrix of octets: a prefix of any width, the header, and the
     digest. The digest is the checksum of header and payload. The checksum of the record is therefore the digest, XORed

@@ -27,9 +27,9 @@ _MOST_ENTRIES = 1 << 48
 _MOST_BYTES = 1 << 56
 _LARGEST_DIGEST = 20
 
-# A larger record is loaded only if its checksum is right or another record follows it.
+# A larger record is loaded only if its checksum is valid or another record follows it.
 LARGE = 8 << 20
-# A still larger record is loaded only if its checksum is right. An HMAC requires the whole entry in memory.
+# A still larger record is loaded only if its checksum is valid. An HMAC requires the whole entry in memory.
 LARGEST_HELD = 64 << 20
 # Up to this size a checksum is computed in one call.
 _SMALL = 1 << 16
@@ -128,7 +128,7 @@ class DigestChecker:
             yield digest, everything[numbers == number]
 
     def is_good(self, offset: int, size: int) -> bool:
-        """Return True if an entry of this size at ``offset`` has a right digest. Memory use is bounded for any size."""
+        """Return True if an entry of this size at ``offset`` has a valid digest. Memory use is bounded for any size."""
         header = self._file.read(offset, HEADER_BYTES)
         digest = self._digests.of(HEADER.unpack(header)[0])
         return any(
@@ -142,7 +142,7 @@ class DigestChecker:
         return len(header) == HEADER_BYTES and bool(plausible_headers(headers(header, start)[1], start).all())
 
     def sizes(self, offset: int, limit: int) -> Iterator[int]:
-        """Yield the sizes, ending by ``limit``, for which the entry at ``offset`` has a right checksum, regardless of
+        """Yield the sizes, ending by ``limit``, for which the entry at ``offset`` has a valid checksum, regardless of
         its length field. One size in 2 ** 32 matches by chance."""
         if not self.may_begin(offset):
             return
@@ -220,9 +220,9 @@ def _right(digest: Digest, data: bytes, entries: CandidateEntries) -> Any:
 
 
 def _all_right(digest: CrcDigest, data: bytes, entries: CandidateEntries) -> bool:
-    """Return True if consecutive entries of one size all have right digests, by a single checksum.
+    """Return True if consecutive entries of one size all have valid digests, by a single checksum.
 
-    If each digest is right, the checksum of each record follows from its first bytes, and so does the checksum of all
+    If each digest is valid, the checksum of each record follows from its first bytes, and so does the checksum of all
     records. This is as reliable as checking each digest: one wrong digest is always detected, several are missed with a
     probability of 2 ** -32.
     """

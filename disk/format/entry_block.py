@@ -12,7 +12,7 @@ from bookstand.storage.format.digest import Digest, digest_for, digest_name
 
 Column = NDArray[np.int64]
 
-# The digest is right.
+# The digest is valid.
 GOOD = 0
 # The digest cannot be checked: the entry has none, or an HMAC with an unknown password. The header is plausible, and a
 # record or the end of the data follows.

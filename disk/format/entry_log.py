@@ -98,14 +98,14 @@ def read(
 
 
 def read_header(path: StrPath, report: Report) -> LogHeader | None:
-    """Read the header; return None if it is damaged, which is reported, or the file is empty. A bookie creates its next
-    log in advance, as an empty file."""
+    """Read the header; None if it is damaged, which is reported, or the file is empty, like a log created in
+    advance."""
     with TolerantFile(path, report) as file:
         return _header(file, _reporting(file)) if file.size else None
 
 
 def read_ledgers_map(path: StrPath, report: Report, limits: ExpansionLimits = DEFAULT) -> dict[int, int] | None:
-    """Read the size of each ledger's records in the log; return None if the log was not full or its map is damaged."""
+    """Read the size of each ledger's records in the log; None if the log was not full or its map is damaged."""
     with TolerantFile(path, report) as file:
         say = _reporting(file)
         header = _header(file, say) if file.size else None
@@ -151,7 +151,7 @@ def _reporting(file: TolerantFile) -> _Say:
 
 
 def _header(file: TolerantFile, say: _Say) -> LogHeader | None:
-    """Read the header; return None if it is invalid, so that records may begin anywhere. An unknown version is only
+    """Read the header; None if it is invalid, so that records may begin anywhere. Unknown versions are only
     reported."""
     head = file.read(0, HEADER_BYTES)
     if len(head) < HEADER_BYTES:

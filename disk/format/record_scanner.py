@@ -2,8 +2,8 @@
 
 A record is a length and that many bytes, usually an entry. Each length leads to the next record, and the entry's digest
 confirms the record. After a wrong digest or an impossible record, the scan resumes at the next record whose digest is
-right: lengths are unprotected, so it never relies on them. If only the length is wrong, the checksum determines the
-right one. The scan therefore finds every entry with a right digest that is not nested in another entry, and accepts no
+valid: lengths are unprotected, so it never relies on them. If only the length is wrong, the checksum determines the
+correct one. The scan therefore finds every entry with a valid digest that is not nested in another entry, and accepts no
 other entry as good. An entry that cannot be checked is accepted if its header is plausible and another record, or the
 end of the data, follows it.
 
@@ -54,7 +54,7 @@ _FIRST = 1 << 16
 _LARGEST = 1 << 22
 # Size of one read while searching for a record.
 _WINDOW = 1 << 20
-# Up to this size a right checksum is not a coincidence; a larger entry must be followed by a plausible record.
+# Up to this size a valid checksum is not a coincidence; a larger entry must be followed by a plausible record.
 _FEW_SIZES = 1 << 13
 # After this many records of one size, the following records are examined as an array.
 _ALIKE = 16
@@ -127,7 +127,7 @@ class RecordScanner:
         return size if size >= _SMALLEST and self._grammar.is_record(size, ledger_id, entry_id, rest) else None
 
     def first_good(self, offset: int, end: int) -> int | None:
-        """Find the first record in ``range(offset, end)`` that is an entry with a right digest."""
+        """Find the first record in ``range(offset, end)`` that is an entry with a valid digest."""
         file = self._file
         width = 1 << 12
         while offset < end:
@@ -319,7 +319,7 @@ class RecordScanner:
         return handed, None
 
     def _true_size(self, record: int, limit: int) -> int | None:
-        """Return the size for which the entry at ``record`` has a right checksum, regardless of its length field."""
+        """Return the size for which the entry at ``record`` has a valid checksum, regardless of its length field."""
         for size in self._judge.sizes(record + LENGTH_BYTES, limit):
             after = record + LENGTH_BYTES + size
             if size <= _FEW_SIZES or self.is_place(after) or self._judge.may_begin(after + LENGTH_BYTES):

@@ -206,8 +206,7 @@ def _fingerprint_in(value: bytes) -> str | None:
 
 
 def _difference(target: PlannedLedger, metadata: bytes, known: LedgerState | None) -> str | None:
-    """Describe the difference between an existing ledger and its target, except for entries; None if there is no
-    difference."""
+    """Describe a difference other than in entries between an existing ledger and its target; None if equal."""
     if metadata != target.restored.metadata:
         return f"ledger {target.ledger.id} has other metadata"
     # The incarnation of the id does not depend on the contents of the ledger.

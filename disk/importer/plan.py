@@ -148,7 +148,7 @@ class Plan:
             state=CLOSED,
             last_entry_id=extent.last_entry,
             length=extent.length,
-            # The oldest format has neither password nor digest: a client opens the ledger with the right password.
+            # Format 1 has neither password nor digest, so a client can open the ledger with the right password.
             format_version=1 if password is None else 3,
             digest_type=None if password is None else ledger.digest_name,
             password=password,
@@ -163,8 +163,7 @@ class Plan:
         return metadata.replace(digest_type=ledger.digest_name, password=password)
 
     def _password_of(self, ledger: DiskLedger) -> bytes | None:
-        """Return the ledger's password, one of the candidates; None if none of them is right, the empty one if they
-        cannot be checked."""
+        """Return the matching password; None if no candidate fits, the empty one if they cannot be checked."""
         key = ledger.master_key
         if key is not None:
             return next((word for word in self.disks._passwords if master_key(word) == key), None)
@@ -192,8 +191,8 @@ class Plan:
     # -- nodes -------------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[PlannedNode | Skipped]:
-        """Yield all nodes except those of ledgers, by path. A compressed cursor's record that contains strings is
-        written uncompressed: Pulsar 4.2.4 cannot load it otherwise."""
+        """Yield all nodes except ledgers' nodes, by path. A compressed cursor's record that contains strings is written
+        uncompressed: Pulsar 4.2.4 cannot load it otherwise."""
         dump = self.disks.dump
         if dump is None or not self._with_nodes:
             return

@@ -33,8 +33,7 @@ class LedgerNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """Result of an import. In a dry run, the counts are of data that would be written. Existing data is counted
-    separately."""
+    """Result of an import. A dry run counts data that would be written. Existing data is counted separately."""
 
     dry_run: bool
     ledgers: int
@@ -50,8 +49,7 @@ class ImportReport:
     left_out: tuple[Skipped, ...]
     notes: tuple[LedgerNote, ...]
     rewritten: tuple[str, ...]
-    """Nodes of cursors whose compressed records are written uncompressed: Pulsar 4.2.4 cannot load strings in
-    compressed records."""
+    """Nodes of cursors whose records are decompressed, because Pulsar 4.2.4 cannot load compressed strings."""
     damage: tuple[Damage, ...]
 
     @property

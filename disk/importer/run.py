@@ -75,14 +75,12 @@ def import_disks(
     """Import everything on the disks and in the dump of their metadata into a store.
 
     A closed ledger is imported up to its last entry. Any other ledger is imported with all existing entries, so that
-    recovery finds its end when it is opened. Ledgers without metadata, which are deleted ones or garbage, are skipped,
-    unless ``unlisted`` is set or there is no dump: then metadata is created that closes the ledger at the end of the
-    entries found.
+    recovery finds its end when it is opened. Ledgers without metadata are deleted ones or garbage. They are skipped
+    unless ``unlisted`` is set or there is no dump: then metadata is created that closes the ledger at its last entry.
 
     ``ledgers``: import only these, with or without metadata, and no nodes. ``dry_run``: change nothing, and report the
     changes that an import would make. ``commit_bytes``: approximate size of a commit, which is held in memory. The
-    report lists all data that cannot be imported; entries of a closed ledger that are on none of the disks read as
-    lost.
+    report lists data that cannot be imported. Entries of a closed ledger that are on none of the disks read as lost.
     """
     storage = store.storage
     commit_bytes = as_positive("commit_bytes", commit_bytes)
@@ -109,8 +107,7 @@ class _Import:
         self._progress = progress
         self._total = look.bytes_there + look.bytes_to_come
         self._done = look.bytes_there
-        # Version of IMPORT_NODE after the last write of this run; any other version means that another run has taken
-        # over.
+        # Version of IMPORT_NODE as last written by this run; any other means that another run has taken over.
         self._version = MUST_NOT_EXIST if look.unfinished is None else look.unfinished
         # Contents of the current commit.
         self._operations: list[Operation] = []

@@ -1,8 +1,8 @@
 """Ledgers, topics and cursors in a dump of the metadata store, without their entries.
 
 :mod:`bookstand.disk.metadata.dump_file` reads the lines. An unreadable record is reported and affects only its ledger,
-topic or cursor. The node paths of ledgers are defined in :mod:`bookstand.ledger.cluster.ledger_path`, those of topics
-and cursors in :mod:`bookstand.managed_ledger.topic_name`.
+topic or cursor. Node paths are defined in :mod:`bookstand.ledger.cluster.ledger_path` for ledgers, and in
+:mod:`bookstand.managed_ledger.topic_name` for topics and cursors.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 The state is the one that opening the cursor recovers (``cursor/store/recovery.py``): the newest in the cursor's ledger
 or in former ones, in Pulsar's form or in pages and a marker; if these are missing, empty or damaged, the one in the
-record. All data on the disks is included: also sets of batch indexes in the record, which a broker of Pulsar 4.2.4 does
-not read.
+record. It also includes batch indexes in the record, which a broker of Pulsar 4.2.4 ignores.
 """
 
 from __future__ import annotations
@@ -77,8 +76,7 @@ class DiskCursor(NamedTuple):
         return left
 
     def holes(self) -> Iterator[tuple[int, Ids, Ids]]:
-        """Yield, for each ledger, the first and last entries of the acknowledged runs after the mark-delete
-        position."""
+        """Yield each ledger with the first and last entries of its acknowledged runs after mark-delete."""
         ledger_id, entry_id = self.state.mark_delete
         for acked_ledger in sorted(self.state.acked):
             if acked_ledger < ledger_id:
@@ -176,9 +174,8 @@ def in_ledger(
     name: str | None = None,
     limits: ExpansionLimits = DEFAULT,
 ) -> LedgerState | tuple[str, ...]:
-    """Recover the newest intact state in a cursor's ledger; return the reasons if there is no such state.
-    ``topic_entries`` is the number of entries in each of the topic's ledgers. Without ``name``, the name in pages and
-    markers is trusted."""
+    """Recover the newest intact state in a cursor's ledger; without one, return the reasons. ``topic_entries`` is the
+    number of entries in each of the topic's ledgers. Without ``name``, the name in pages and markers is trusted."""
     if name is None:
         name = _name_in(ledger, ledger.extent.last_entry)
     # The labels of a ledger name its topic and cursor, like the record.

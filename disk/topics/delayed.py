@@ -170,8 +170,8 @@ class _Entries:
 
 
 class DelayedIndex:
-    """Delayed messages of a subscription at time ``now`` (ms). None: when the metadata last changed before the dump; 0:
-    all unacknowledged messages with a delivery time, due or not.
+    """Messages of a subscription that are delayed at time ``now`` (ms), None for the last change of the metadata before
+    the dump. With 0, all unacknowledged messages with a delivery time are included, due or not.
 
     These are the messages that the subscription would delay if it were opened at that time: unacknowledged, and due
     after ``now``, by their rescheduled time or else their own.
@@ -184,8 +184,8 @@ class DelayedIndex:
         self.buckets = buckets_of(self.topic, cursor.name, cursor.cursor_properties)
 
     def rows(self) -> Iterator[Indexes]:
-        """Yield all rows in blocks: bucket by bucket in order of time, then rescheduled messages, then messages that
-        are only in the topic. A position is repeated only if two segments contain it."""
+        """Yield all rows in blocks: bucket by bucket, each in order of time, then rescheduled messages, then messages
+        that are only in the topic. A position is repeated only if two segments contain it."""
         held: dict[int, BitMap64] = {}
         for bucket in self.buckets:
             for segment in self.segments_of(bucket):

@@ -52,8 +52,7 @@ class LedgerKind(NamedTuple):
 
 
 def content_of(ledger: DiskLedger, exists: Callable[[int], bool]) -> LedgerKind:
-    """Classify a ledger by its labels, or by its entries if they are insufficient. ``exists`` returns True for the id
-    of a ledger."""
+    """Classify a ledger by its labels or, if they are insufficient, by its entries. ``exists`` checks a ledger id."""
     labelled = None if ledger.metadata is None else by_labels(ledger.metadata.custom_metadata)
     return labelled or LedgerKind(by_entries(ledger, exists))
 

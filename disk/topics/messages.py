@@ -1,7 +1,7 @@
 """Messages of a topic: entries are decoded as far as they are intact, and chunks are reassembled.
 
-The contents of an entry never raise an exception. Damage is reported with topic and entry, and also recorded in the
-message, so that a damaged entry is still an entry of its topic.
+Malformed entries never raise. Damage is reported with topic and entry, and also recorded in the message, so that a
+damaged entry is still an entry of its topic.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class _Pending:
 
 def joined(messages: Iterable[DiskMessage], report: Report, max_pending: int = MAX_PENDING) -> Iterator[Whole]:
     """Yield the messages with chunks reassembled, each at its last chunk. Incomplete messages are reported, including
-    those that were dropped because of ``max_pending``."""
+    messages that were dropped because of ``max_pending``."""
     pending: dict[str, _Pending] = {}
     waiting = 0
 

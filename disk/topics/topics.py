@@ -1,5 +1,5 @@
-"""Topics of a cluster, read from its bookies' disks: from their records in the metadata, or without metadata from
-ledgers that belong together according to their entries."""
+"""Topics of a cluster on its bookies' disks: from their records in the metadata, or without metadata from groups of
+ledgers that their entries show to belong together."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ class DiskTopic:
 
     @cached_property
     def entry_counts(self) -> dict[int, int]:
-        """Number of entries of each ledger, including lost ones; from the topic's record for a ledger without a trace
-        on the disks."""
+        """Number of entries of each ledger, including lost ones; from the record if the disks have no trace of it."""
         counts = {}
         for info in self.info.ledgers:
             ledger = self.ledger(info.ledger_id)
@@ -127,8 +126,7 @@ class DiskTopic:
 
 
 def topics(disks: Disks) -> list[DiskTopic]:
-    """Return the topics with readable records; the dump reports the others. Without metadata no names are known: use
-    :func:`grouped`."""
+    """Return the topics with readable records. The dump reports the others. Without metadata, use :func:`grouped`."""
     if disks.dump is None:
         return []
     return [DiskTopic(disks, name, disks.dump.topic_info(name)) for name in disks.dump.topics]
@@ -142,7 +140,6 @@ def topic(disks: Disks, name: str) -> DiskTopic:
 
 
 def grouped(disks: Disks, group: Group) -> DiskTopic:
-    """Return the ledgers of a group (:func:`bookstand.disk.topics.ledger_kind.groups`) as a topic without a real
-    name."""
+    """Return a group of ledgers (:func:`bookstand.disk.topics.ledger_kind.groups`) as a topic without a real name."""
     name = f"ledgers {group.ledgers[0]} to {group.ledgers[-1]}" if group.ledgers else "no ledger"
     return DiskTopic(disks, name, ManagedLedgerInfo([LedgerInfo(ledger_id) for ledger_id in group.ledgers]))
