@@ -29,8 +29,7 @@ LENGTH_BYTES = 4
 
 
 class Block(NamedTuple):
-    """Consecutive entries of a file, in file order. Entry ``i`` is stored as ``data[starts[i] : starts[i] +
-    sizes[i]]``."""
+    """Consecutive entries in file order. Entry ``i`` is stored as ``data[starts[i] : starts[i] + sizes[i]]``."""
 
     data: bytes
     starts: Column

@@ -3,9 +3,9 @@
 A record is a length and that many bytes, usually an entry. Each length leads to the next record, and the entry's digest
 confirms the record. After a wrong digest or an impossible record, the scan resumes at the next record whose digest is
 valid: lengths are unprotected, so it never relies on them. If only the length is wrong, the checksum determines the
-correct one. The scan therefore finds every entry with a valid digest that is not nested in another entry, and accepts no
-other entry as good. An entry that cannot be checked is accepted if its header is plausible and another record, or the
-end of the data, follows it.
+correct one. The scan therefore finds every entry with a valid digest that is not nested in another entry, and accepts
+no other entry as good. An entry that cannot be checked is accepted if its header is plausible and another record, or
+the end of the data, follows it.
 
 Record boundaries do not depend on the requested range: the scan walks the records before a range without checking their
 digests. The ranges of a file together yield the same rows as the whole file, even if the payload of an entry is a log
@@ -97,7 +97,7 @@ class RecordScanner:
         # All records that begin before this offset have been found. Data skipped without a digest check (a header,
         # padding, a special record) does not count, because its end may be wrong.
         self._sought = 0
-        # Right sizes of intact entries whose length fields are wrong, by record offset.
+        # Correct sizes of intact entries whose length fields are wrong, by record offset.
         self._true_sizes: dict[int, int] = {}
 
     def report(self, offset: int, what: str, ledger_id: int = -1, entry_id: int = -1) -> None:
