@@ -74,7 +74,7 @@ class FileGrammar(Protocol):
         """Return True for a special record, not an entry; ``rest`` follows the ids and may be truncated."""
 
     def filler(self, file: TolerantFile, offset: int) -> int:
-        """Return the number of padding bytes to skip at ``offset``, where no record begins."""
+        """Return the number of padding bytes at ``offset``, which the scan skips."""
 
     def is_end(self, file: TolerantFile, offset: int) -> bool:
         """Return True if no more data is expected at ``offset``."""
