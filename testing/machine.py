@@ -83,7 +83,7 @@ class LedgerMachine(RuleBasedStateMachine):
     store: Any
     other: Any
 
-    # -- what a subclass may change ----------------------------------------------------------------------------------
+    # -- methods for subclasses --------------------------------------------------------------------------------------
 
     def open_store(self, path: Path) -> Any:
         """A client of the store at ``path``, made if it is not there. Two are open at a time, and each is closed."""
@@ -97,7 +97,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """The process that has the store open dies, as far as the store can tell."""
         self.store.storage.crash()
 
-    # -- opening, and the last look ----------------------------------------------------------------------------------
+    # -- setup and teardown ------------------------------------------------------------------------------------------
 
     @initialize()
     def open(self) -> None:
@@ -467,7 +467,7 @@ class LedgerMachine(RuleBasedStateMachine):
             model.readers.clear()
         self.other = self.open_store(self.path)
 
-    # -- what always holds -------------------------------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------------------------------
 
     @invariant()
     def handles_agree(self) -> None:

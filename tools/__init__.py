@@ -1,1 +1,1 @@
-"""The command line: what is in stores and on the disks of bookies, and what is wrong with it."""
+"""Command line that shows and verifies the contents of stores and of bookies' disks."""

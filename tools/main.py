@@ -1,4 +1,4 @@
-"""The command ``bookstand``: a table of its commands, whose modules are loaded when they are used."""
+"""The command ``bookstand``: a table of commands whose modules are imported on first use."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "demo": "Deliver a million messages with the power cut in the middle.",
     }
 )
-"""Each command's module is that of its name in ``bookstand.tools.commands``: its function ``run`` with typer's
-annotations is the command, its docstring the help, and ``EXAMPLES`` are command lines for that. Names may have two
-words."""
+"""Commands and their summaries. The module of a command in ``bookstand.tools.commands`` has the same name, with
+underscores. Its ``run`` is the command, with typer's annotations; its docstring is the help, and ``EXAMPLES`` are the
+example command lines. Names may have two words."""
 
 SPARK = "spark"
-"""What follows it is a job over many stores, with arguments of its own, as ``python -m bookstand.pipeline`` has it."""
+"""First word of jobs over many stores, which have the same arguments as ``python -m bookstand.pipeline``."""
 
 _INTRODUCTION = """Look into bookstand's stores and into real bookies' disks.
 
@@ -60,7 +60,7 @@ _EXTRA = ("typer", "rich", "cramjam", "jinja2")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line; returns its exit code."""
+    """Run a command line; return its exit code."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words[:1] == [SPARK]:
         from bookstand.pipeline.execution.cli import main as run_job
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MissingExtraError as error:
         return output.failure(type(error).__name__, str(error), FAILED, "--json" in words)
     except KeyboardInterrupt:
-        # Before there was a command to stop.
+        # Interrupted before a command was invoked.
         return output.failure("Interrupted", "interrupted", INTERRUPTED, "--json" in words)
 
 
@@ -81,10 +81,10 @@ def _run(app: typer.Typer, words: Sequence[str]) -> int:
     if not check_streams():
         return output.failure("OSError", "there is no standard output to write to", FAILED, False)
     if "_BOOKSTAND_COMPLETE" in os.environ:
-        # A shell takes each line for a word that fits: what is said of one must not be wrapped.
+        # Each output line is one completion to the shell, so descriptions must not be wrapped.
         os.environ["COLUMNS"] = "10000"
     if isinstance(sys.stdout, TextIOWrapper):
-        # What the terminal has no letters for is printed in another way, and stops nothing.
+        # Characters that the terminal cannot encode are escaped instead of raising an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app(args=words, prog_name="bookstand")
@@ -103,14 +103,13 @@ def application() -> typer.Typer:
     from bookstand.tools.cli import error_handling, help_format
 
     class Words(TyperGroup):
-        """Commands by their names in the table, as far as these begin with ``before``; a command's module is loaded
-        when the command is asked for."""
+        """Commands of the table whose names begin with ``before``; their modules are imported on demand."""
 
         before = ""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            # What close matches of a mistyped name are looked for in.
+            # Candidates for suggestions when a name is mistyped.
             self.commands = dict.fromkeys(self.list_commands(None))  # type: ignore[assignment]
 
         def list_commands(self, ctx: Any) -> list[str]:
@@ -141,7 +140,7 @@ def application() -> typer.Typer:
             help_format.write_exit_codes(formatter)
 
     class Seconds(Words):
-        """The second words behind a first one."""
+        """Subcommands of commands with two words."""
 
         def __init__(self, name: str) -> None:
             self.before = f"{name} "
@@ -155,7 +154,7 @@ def application() -> typer.Typer:
             )
 
     class Commands(Words):
-        """All of them."""
+        """Top-level commands."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)

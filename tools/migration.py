@@ -1,4 +1,4 @@
-"""A job on one store as a command: what it did or would do of each cursor, what it left alone, and the exit code."""
+"""A pipeline job on one store as a command: changed and skipped cursors, and the exit code."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ TakeOver = Annotated[
 
 
 class Outcome(NamedTuple):
-    """``cursors`` are those that are as they are to be, or would be; ``left`` and ``failed`` what stays as it was, and
-    why; ``problems`` what could not even be looked at."""
+    """Result of a job. ``cursors`` are those in the requested form, or that a dry run would convert; ``left`` are
+    skipped cursors and ``failed`` topics, with the reasons; ``problems`` are objects that could not be read."""
 
     cursors: list[dict[str, Any]]
     left: list[dict[str, Any]]
@@ -52,8 +52,8 @@ class Outcome(NamedTuple):
 
 
 def code_of_left(left: Sequence[Row], problems: Sequence[str]) -> int:
-    """``left``: cursors that stay as they were, with what :func:`bookstand.pipeline.jobs.busy_cursors.skip_reason` says
-    of them."""
+    """Return the exit code for cursors that were skipped for a
+    :func:`bookstand.pipeline.jobs.busy_cursors.skip_reason`."""
     codes = {DAMAGE if one["damaged"] else FAILED for one in left}
     return max(codes | {DAMAGE for _ in problems}, default=FINE)
 
@@ -63,14 +63,15 @@ def left_line(one: Row) -> str:
 
 
 def run_job(path: str, job: Job, topics: Sequence[str], cursors: Sequence[str], dry_run: bool) -> Outcome:
-    """``job`` is on the store at ``path``. Topics and cursors that were asked for have to be there."""
-    # Who writes to a file whose list of free pages is damaged writes over what is in use.
+    """Run ``job`` on the store at ``path``. Every topic and cursor that is named must exist."""
+    # If the free list is damaged, writing overwrites pages in use.
     with bookstand.open(path, create=False, read_only=True, check="structure") as opened:
         topics_meant(opened, topics)
         if opened.storage.node(IMPORT_NODE) is not None:
             raise IllegalOperationError("the store has an unfinished import: it is to be finished first")
     with progress_bar("looking at topics", counts=True) as progress:
-        # Units done before would get the same outcome and do not change. The structure of the only store was checked.
+        # ``processes=0``: units run in this process, which is safe after the check. ``again``: repeating units is
+        # harmless.
         summary = execute(job, LocalRunner(processes=0), dry_run=dry_run, again=True, progress=progress)
     found = _outcome(summary, path)
     if not any(found) and (topics or cursors):
@@ -92,7 +93,7 @@ def _outcome(summary: Summary, store: str) -> Outcome:
 
 
 def became(before: object, after: object) -> str:
-    """In a table: what there was, and what there is instead."""
+    """Format a change for a table: the value before and after."""
     return str(after) if before == after else f"{before} → {after}"
 
 
@@ -106,7 +107,7 @@ def show(
     row: Callable[[Row], Row],
     **facts: Any,
 ) -> None:
-    """Prints it all, and ends the command. ``row`` makes what the table shows of what is known of a cursor."""
+    """Print the result and exit. ``row`` converts the facts of a cursor to a row of the table."""
     if json:
         output.document({"kind": kind, "store": store, "dry_run": dry_run, **facts, **found._asdict()})
     else:

@@ -1,8 +1,8 @@
-"""The records of a store in their newest forms, where older ones are read as well.
+"""Upgrade of a store's records to their newest forms.
 
-So far there is one format of stores, and what it holds may have been written in older forms on purpose, for readers
-that know no other: ledgers' metadata in BookKeeper's formats 1 and 2, cursors as Pulsar's snapshots. Each is changed in
-a commit of its own, whole or not at all.
+There is one store format so far. Within it, some records may have older forms, which clients choose for compatibility:
+ledger metadata in BookKeeper's formats 1 and 2, and cursors as Pulsar's snapshots. Each record is upgraded atomically,
+in its own commit.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from bookstand.storage.format.schema import FORMAT_VERSION
 from bookstand.store import Store
 
 Progress = Callable[[int, int], None]
-"""Told how many ledgers and topics of how many have been looked at."""
+"""Called with the number of ledgers and topics processed, and their total."""
 
 
 @dataclass
 class UpgradeReport:
-    """Of a dry run it says what would be done."""
+    """Records that were upgraded or, in a dry run, would be upgraded."""
 
     dry_run: bool
     format: int = FORMAT_VERSION
-    """Of the store; it is the newest, for stores of others are not opened."""
+    """Format of the store. It is the newest one, because stores of other formats cannot be opened."""
     metadata: list[dict[str, int]] = field(default_factory=list)
-    """Ledgers whose metadata was in an older format: ``ledger``, ``before``, ``after``."""
+    """Ledgers with metadata in an older format: ``ledger``, ``before``, ``after``."""
     kept: list[int] = field(default_factory=list)
-    """Ledgers whose metadata stays as it is: it has neither digest nor password, and the newest format needs them."""
+    """Ledgers with unchanged metadata: it has neither digest nor password, which the newest format requires."""
     cursors: list[dict[str, str]] = field(default_factory=list)
     """Cursors that were snapshots: ``topic``, ``cursor``, ``before``, ``after``."""
     left: list[dict[str, Any]] = field(default_factory=list)
-    """Cursors that stay as they are: ``topic``, ``cursor``, ``why``, and whether they are ``held`` by another process
-    or ``damaged``."""
+    """Skipped cursors: ``topic``, ``cursor``, ``why``, and whether they are ``held`` (open elsewhere) or
+    ``damaged``."""
     problems: list[str] = field(default_factory=list)
-    """What could not be read, and stays as it is."""
+    """Records that could not be read, and are unchanged."""
 
     @property
     def changed(self) -> bool:
@@ -50,7 +50,7 @@ class UpgradeReport:
 
 
 def look(store: Store, topics: Iterable[str], progress: Progress | None = None) -> UpgradeReport:
-    """What is in an older form; nothing is changed, and the store may be open read-only."""
+    """Find records in older forms. The store is not changed and may be read-only."""
     report = UpgradeReport(dry_run=True)
     ledger_ids, names = list(store.list_ledgers()), list(topics)
     total = len(ledger_ids) + len(names)
@@ -69,7 +69,8 @@ def look(store: Store, topics: Iterable[str], progress: Progress | None = None) 
 
 
 def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None) -> UpgradeReport:
-    """Rewrite what :func:`look` has found, and nothing else: topics that are opened for writing get new ledgers."""
+    """Rewrite the records that :func:`look` found. Other topics are not opened, because opening one for writing creates
+    a ledger."""
     if store.storage.other_processes().writers:
         raise StoreInUseError(f"store {store.storage.path} is being written to by another process")
     report = UpgradeReport(False, kept=found.kept, left=list(found.left), problems=list(found.problems))
@@ -83,7 +84,7 @@ def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None
     for number, cursor in enumerate(found.cursors, 1):
         topic, name = cursor["topic"], cursor["cursor"]
         try:
-            # Nothing keeps another process from opening the store meanwhile.
+            # Another process may have opened the store since :func:`look`.
             check_not_held(store.storage, topic, name)
             migrate_cursor(store.managed_ledger(topic, create=False), name, PAGES)
             report.cursors.append(cursor)

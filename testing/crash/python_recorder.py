@@ -155,7 +155,7 @@ class PageRecorder:
         if point == "commit.after_sync":
             self.look()
 
-    # -- what has changed ------------------------------------------------------------------------------------------
+    # -- detecting changes -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Compare all files with what they were."""

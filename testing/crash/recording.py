@@ -126,7 +126,7 @@ class Recording:
         )
         return f"{zlib.crc32(repr(list(told)).encode()):08x}"
 
-    # -- on a disk of its own ----------------------------------------------------------------------------------------
+    # -- serialization -----------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
         """For keeping a recording; acknowledged values have to be what JSON has."""

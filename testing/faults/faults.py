@@ -112,7 +112,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         self._full_disks: list[Rule] = []
         self._read_interceptor: Callable[[int, int, bytes | None], bytes | None] | None = None
 
-    # -- making rules --------------------------------------------------------------------------------------------------
+    # -- creating rules ------------------------------------------------------------------------------------------------
 
     def fail(
         self,
@@ -300,7 +300,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         for stall in self.stalls:
             stall.release()
 
-    # -- what there is, and what happened ------------------------------------------------------------------------------
+    # -- listing and checking ------------------------------------------------------------------------------------------
 
     @staticmethod
     def points() -> Mapping[str, str]:
@@ -372,7 +372,7 @@ class Faults(MockBookKeeperFaults, Hooks):
     def __repr__(self) -> str:
         return f"<Faults {self.replay}>"
 
-    # -- meeting operations --------------------------------------------------------------------------------------------
+    # -- matching operations -------------------------------------------------------------------------------------------
 
     def _meet(self, operation: str, after: bool, subject: Subject, kinds: tuple[str, ...] = _ACTING) -> dict[str, Rule]:
         """Count an operation, and find what happens to it: one rule of a kind at most."""
@@ -438,7 +438,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         if failing is not None:
             raise _failure(failing)
 
-    # -- what the store calls ------------------------------------------------------------------------------------------
+    # -- hooks ---------------------------------------------------------------------------------------------------------
 
     def point(self, name: str) -> None:
         self.on_failpoint(name, None, None)

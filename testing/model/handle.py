@@ -132,7 +132,7 @@ class Handle(ABC):
             raise error(NO_SUCH_ENTRY)
         return self.read(self.last_add_confirmed, self.last_add_confirmed)[0]
 
-    # -- asking for the LAC
+    # -- querying the LAC
 
     def read_last_confirmed(self) -> int:
         """What the bookies say, which a writer may be ahead of."""
@@ -206,7 +206,7 @@ class Handle(ABC):
                 return self.last_add_confirmed, self._read_one(entry_id)
         return self.last_add_confirmed, None
 
-    # -- what a read handle refuses
+    # -- writer operations, which readers reject
 
     def append(self, data: bytes) -> int:
         raise error(ILLEGAL_OPERATION)

@@ -1,1 +1,1 @@
-"""Parts that all commands share: options, output, errors."""
+"""Parts shared by all commands: options, output and errors."""

@@ -1,6 +1,6 @@
-"""What a shell completes that no command of typer's tells it: the jobs behind ``bookstand spark``.
+"""Shell completion of the jobs of ``bookstand spark``, which typer does not know.
 
-Words for which nothing is said here or by the commands are paths, which the shells complete by themselves.
+Words without a completion function here or in a command are paths, which the shells complete on their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _jobs(incomplete: str) -> list[tuple[str, str]]:
 
 
 def spark_command(name: str) -> Any:
-    """It stands for that command while a line is completed, and never runs."""
+    """Return a stand-in for ``bookstand spark`` that only completes command lines and never runs."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
     @app.command(name, help="Run a job over many stores, on Spark or without.")

@@ -1,4 +1,4 @@
-"""What is found to be wrong, for people and for programs."""
+"""Damage as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bookstand.tools.cli.output import counted
 
 
 class DamageError(BookstandError):
-    """What was asked for is damaged, or may be what the damage hides."""
+    """The requested object is damaged, or is missing and may be hidden by damage."""
 
 
 def damage_facts(damage: Damage) -> dict[str, Any]:
-    """Null stands for what cannot be told."""
+    """Convert damage to JSON; unknown positions are null."""
     return {
         "what": damage.what,
         "file": damage.file or None,
@@ -38,13 +38,13 @@ def damage_line(damage: Damage) -> str:
 
 
 def amounts(counts: Mapping[str, int]) -> str:
-    """What was read, by its names in the plural: ``1 ledger, 2 entries``."""
+    """Format counts by their plural names: ``1 ledger, 2 entries``."""
     singular = {what: "entry" if what == "entries" else what.removesuffix("s") for what in counts if what != "bytes"}
     return ", ".join(counted(counts[what], one) for what, one in singular.items())
 
 
 def summary(damage: list[Damage]) -> str:
-    """In a sentence, of which there is one at least."""
+    """Summarize the damage, which must not be empty, in one sentence."""
     if len(damage) == 1:
         return f"damage was found: {damage_line(damage[0])}"
     return f"damage was found in {len(damage)} places: bookstand verify lists them"

@@ -1,5 +1,5 @@
-"""How a command ends that does not end well: one line on stderr, with ``--json`` an object on stdout too, and a true
-exit code. Never a traceback."""
+"""Error reporting of commands: one line on stderr, with ``--json`` also an object on stdout, and an exit code. There is
+never a traceback."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from bookstand.tools.cli.exit_codes import FAILED, FINE, INTERRUPTED, WRONG_ARGU
 
 @contextmanager
 def report_errors(json: bool) -> Iterator[None]:
-    """Whatever goes wrong within is said, and becomes the exit code."""
+    """Report every error that is raised within, and convert it to an exit code."""
     try:
         try:
             yield
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read the output has had enough. Nothing more is to be said to him, not even at the end.
+        # The reader of the output closed the pipe. Discard the rest, including the flush when the process exits.
         _to_nowhere()
         raise typer.Exit(FINE) from None
     except KeyboardInterrupt:
         raise _ended("Interrupted", "interrupted", INTERRUPTED, json) from None
     except (BookstandError, OSError) as error:
-        # On one line, whatever the message holds.
+        # One line, whatever line breaks the message contains.
         what = " ".join(str(error).split()) or type(error).__name__
         raise _ended(type(error).__name__, what, code_of(error), json) from error
     except (typer.Exit, typer.Abort):
@@ -38,13 +38,13 @@ def report_errors(json: bool) -> Iterator[None]:
     except Exception as error:
         if hasattr(error, "format_message"):
             raise _misused(error, json) from None
-        # A fault of ours: without this, Python would end with the code of damage.
+        # Without this handler, Python would exit with 1, the exit code for damage.
         what = " ".join(f"unexpected {type(error).__name__}: {error}".split())
         raise _ended(type(error).__name__, what, FAILED, json) from error
 
 
 def _misused(error: Exception, json: bool) -> typer.Exit:
-    """typer has no public name for the errors of its parser; all of them can say what is wrong."""
+    """Report a usage error. The parser's exceptions have no public type in typer; all have ``format_message``."""
     what = str(error.format_message())  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     if context is not None and what == context.get_help():
@@ -59,20 +59,20 @@ def _ended(kind: str, what: str, code: int, json: bool) -> typer.Exit:
         output.failure(kind, what, code, json)
         sys.stdout.flush()
     except OSError:
-        # It was the output that failed, or it fails as well.
+        # stdout failed before, or fails now.
         _to_nowhere()
     return typer.Exit(code)
 
 
 def _to_nowhere() -> None:
-    """What is still to be written to stdout when the process ends goes nowhere."""
+    """Redirect stdout to the null device, so that flushing it when the process exits cannot fail."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def check_streams() -> bool:
-    """Whether there is somewhere to write to. Descriptors that are closed are taken by the next file that is opened,
-    which must not be a store's."""
+    """Return True if stdout is open. Closed standard descriptors are opened on the null device: otherwise the next file
+    that is opened, such as a store's, would get their number."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -1,4 +1,4 @@
-"""How a command ends, as a number that scripts can rely on."""
+"""Exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRONG_ARGUMENTS = 2
 NOT_THERE = 3
 FAILED = 4
 INTERRUPTED = 130
-"""As shells have it for SIGINT."""
+"""128 + SIGINT, as in shells."""
 
 MEANINGS = {
     FINE: "fine",
@@ -35,7 +35,7 @@ MEANINGS = {
     INTERRUPTED: "it was interrupted",
 }
 
-# The first that fits counts.
+# The first match applies.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreFormatError, NOT_THERE),
     (StoreNotFoundError, NOT_THERE),
@@ -59,6 +59,6 @@ def code_of(error: BaseException) -> int:
 
 
 def code_of_failure(told: str) -> int:
-    """Of an error that is told as its name, a colon and a sentence."""
+    """Return the exit code for a failure that is formatted as ``ErrorName: message``."""
     name = told.partition(":")[0]
     return next((code for kind, code in _CODES if kind.__name__ == name), FAILED)

@@ -1,4 +1,4 @@
-"""How the help of a command is laid out: as a manual page is, whatever version of typer there is."""
+"""Layout of the help texts: like a manual page, and the same in every version of typer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDEST = 96
 
 
 def command(name: str, run: Callable[..., None], text: str, examples: Sequence[str]) -> Any:
-    """The command that calls ``run``, whose annotations are typer's. ``text`` is its help, in paragraphs."""
+    """Build the command that calls ``run``, whose annotations are typer's. ``text`` is the help, in paragraphs."""
 
     class Command(TyperCommand):
         def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -58,7 +58,7 @@ def section(formatter: Any, title: str, records: Sequence[tuple[str, str | None]
 
 
 def lines(formatter: Any, title: str, texts: Sequence[str]) -> None:
-    """As they are: commands can be copied from the help."""
+    """Write lines without wrapping, so that commands can be copied from the help."""
     with formatter.section(title):
         for text in texts:
             formatter.write(f"{'':>{formatter.current_indent}}{text}\n")

@@ -1,4 +1,4 @@
-"""Arguments that several commands have."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ Now = Annotated[
     ),
 ]
 
-# Seconds between two looks at work that tells nothing.
+# Seconds between two polls of the progress of a blocking call.
 _LOOK_EVERY = 0.1
 
-# Of many ledgers so many are named.
+# Maximum number of ledgers listed by id.
 _NAMED = 8
 
 
@@ -90,8 +90,8 @@ _NAMED = 8
 def looking_at(
     path: str, disks: list[str] | None, metadata: str | None, passwords: list[str] | None, json: bool
 ) -> Iterator[View]:
-    """What lies at a path. Unless JSON is wanted, it is said first; if damage is met, it is said at the end, and is the
-    exit code. What is not found where there is damage may be what the damage hides."""
+    """Open the view of a path; unless ``json``, print its title. Damage is summarized at the end and sets the exit
+    code. If there is damage, a missing object is reported as damaged, because the damage may hide it."""
     from bookstand.tools.view.targets import open_view
 
     with progress_bar("reading the disks") as progress:
@@ -118,26 +118,26 @@ def looking_at(
 
 
 def document(view: View, facts: Mapping[str, Any]) -> None:
-    """All that ``--json`` prints: what was asked for, and what one has to know of it."""
+    """Print the JSON document of a command: its facts, damage and notes."""
     damage, notes = [damage_facts(one) for one in view.damage], list(view.notes)
     output.document({"kind": view.kind, "path": str(view.path), **facts, "damage": damage, "notes": notes})
 
 
 def damage_lines(view: View) -> None:
-    """Where ``--json`` prints lines, the last of them."""
+    """Print the damage as the last lines of JSON Lines output."""
     for one in view.damage:
         output.json_line({"damage": damage_facts(one)})
 
 
 def some_ledgers(ids: Iterable[int]) -> str:
-    """By their ids; of many the first."""
+    """Format ledger ids, at most :data:`_NAMED` of them."""
     found = sorted(ids)
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return f"ledger{'s' if len(found) > 1 else ''} {', '.join(map(str, found[:_NAMED]))}{more}"
 
 
 def store_at(path: str) -> str:
-    """The folder of the store there; whatever else is there is refused."""
+    """Return the directory of the store at ``path``; raise if there is something else."""
     from bookstand.tools.view.targets import STORE, classify
 
     found = classify(path)
@@ -148,7 +148,7 @@ def store_at(path: str) -> str:
 
 @contextmanager
 def watched(written: Callable[[], int], total: int, what: str) -> Iterator[None]:
-    """A bar for work that is one long call: ``written`` tells how many bytes of ``total`` are done."""
+    """Show a progress bar during one blocking call; ``written`` returns how many of the ``total`` bytes are done."""
     with progress_bar(what) as progress:
         if progress is None:
             yield
@@ -170,8 +170,8 @@ def watched(written: Callable[[], int], total: int, what: str) -> Iterator[None]
 
 @contextmanager
 def progress_bar(what: str, counts: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-    """Told how many bytes of how many are done, or, if it ``counts``, how many things; gives None where nobody would
-    see it. The bar comes with the first news, and goes without a trace."""
+    """Yield a function that updates a progress bar, in bytes or in items (``counts``); None without a terminal. The bar
+    appears with the first update and is erased at the end."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
@@ -180,7 +180,7 @@ def progress_bar(what: str, counts: bool = False) -> Iterator[Callable[[int, int
 
     amount = MofNCompleteColumn() if counts else DownloadColumn(True)
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
-    # What goes to stdout meanwhile goes there, and not where the bar is.
+    # Output to stdout must not be redirected to stderr with the bar.
     bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
     task = bar.add_task(what, total=None)
 

@@ -1,12 +1,11 @@
-"""What commands print: tables and facts for people, JSON for programs.
+"""Output of commands: tables and facts as text, or JSON.
 
-Everything is printed by :func:`_write`, in which nothing that a store or a disk contains has a meaning to the terminal,
-and as JSON by :func:`_print_json`.
+All text is printed by :func:`_write`, which escapes control characters, so that contents of a store or disk cannot
+control the terminal. JSON is printed by :func:`_print_json`.
 
-Tables fit the terminal: what is too long is cut in the middle, nearer to its beginning, where names differ least, and
-columns that matter least are left out if that is not enough. Output that goes into a pipe is as wide as it takes,
-unless ``COLUMNS`` is set.
-JSON has everything, sizes in bytes.
+Tables fit the terminal. Long values are shortened in the middle, closer to the beginning, where names differ least. If
+that is not enough, the least important columns are left out. Output to a pipe has no width limit unless ``COLUMNS`` is
+set. JSON is complete, with sizes in bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def iso(millis: int | None) -> str | None:
-    """A time in ms since 1970, in UTC; None for what is no time."""
+    """Format a time in ms since 1970 as ISO 8601 in UTC; None if it is not positive."""
     if millis is None or millis <= 0:
         return None
     try:
@@ -45,7 +44,7 @@ def iso(millis: int | None) -> str | None:
 
 
 def human(size: int) -> str:
-    """Bytes in the unit that leaves one to four digits."""
+    """Format a size in the binary unit that leaves one to four digits."""
     if abs(size) < 1024:
         return f"{size} B"
     value = float(size)
@@ -57,7 +56,7 @@ def human(size: int) -> str:
 
 
 def readable(data: bytes) -> str:
-    """Bytes as text if they are some, else in hexadecimal."""
+    """Decode printable UTF-8; format other bytes in hexadecimal."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -66,7 +65,7 @@ def readable(data: bytes) -> str:
 
 
 def shown(value: Any) -> str:
-    """One value, for people."""
+    """Format one value for a table or a fact."""
     if value is None or value == "" or value == [] or value == {}:
         return _NOTHING
     if value is True or value is False:
@@ -79,7 +78,7 @@ def shown(value: Any) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """``1 ledger``, ``2 ledgers``, ``2 entries``."""
+    """Format a count with its noun: ``1 ledger``, ``2 ledgers``, ``2 entries``."""
     if count == 1:
         return f"1 {what}"
     return f"{count} {what[:-1]}ies" if what.endswith("y") else f"{count} {what}s"
@@ -96,12 +95,12 @@ def size_and_bytes(value: Any) -> str:
 
 
 def time(value: Any) -> str:
-    """Without the milliseconds."""
+    """Format an ISO time without its milliseconds."""
     return _NOTHING if value is None else f"{value[:19]}Z" if value.endswith("Z") else str(value)
 
 
 def topic(value: Any) -> str:
-    """A topic's name without what is the same in all of them."""
+    """Format the name of a topic without the prefix that all of them share."""
     return shown(value).removeprefix("persistent://")
 
 
@@ -109,7 +108,7 @@ def topic(value: Any) -> str:
 
 
 def width() -> int | None:
-    """How wide lines may be; None: as they are."""
+    """Maximum line width; None means unlimited."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS"):
         return max(shutil.get_terminal_size().columns, 20)
     return None
@@ -120,13 +119,13 @@ def _coloured() -> bool:
 
 
 def _write(text: str, bold: bool = False, to: TextIO | None = None) -> None:
-    """Print one line. Nothing in it but what is written here has a meaning to the terminal."""
+    """Print one line. Only the escape sequences that are added here reach the terminal."""
     text = visible(text)
     print(f"\033[1m{text}\033[0m" if bold and _coloured() else text, file=to)
 
 
 def cells(text: str) -> int:
-    """How wide a terminal shows it."""
+    """Number of terminal cells that ``text`` occupies."""
     if text.isascii():
         return len(text)
     return sum(
@@ -135,7 +134,7 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, most: int) -> str:
-    """Cut in the middle, if it is wider."""
+    """Shorten ``text`` in the middle to at most ``most`` cells."""
     if cells(text) <= most:
         return text
     if most <= 1:
@@ -157,8 +156,8 @@ def _part(text: str, most: int) -> str:
 
 
 class Column(NamedTuple):
-    """``key`` of the rows under ``title``. ``least``: it may be cut to so many cells; 0: it may not. ``rank``: columns
-    with the highest are left out first where others had to be cut to less than twice that; those with 0 stay."""
+    """Column that shows ``key`` of each row. Values may be shortened to ``least`` cells; 0 forbids it. Where columns
+    would get less than twice their ``least``, those with the highest ``rank`` are left out first; 0 forbids it."""
 
     key: str
     title: str
@@ -175,11 +174,11 @@ COUNTS = (
     Column("bytes", "SIZE", right=True, show=size),
     Column("nodes", "NODES", right=True),
 )
-"""Of what is copied from one place to another, a row for each part."""
+"""Columns of a summary of copied data, with one row for each part."""
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
-    """Prints a table. Columns in which there is nothing at all are left out."""
+    """Print a table without its empty columns."""
     texts = [[visible(column.show(row.get(column.key))) for column in columns] for row in rows]
     kept = [place for place in range(len(columns)) if any(text[place] != _NOTHING for text in texts)] if texts else []
     widths = {place: max(cells(columns[place].title), *(cells(text[place]) for text in texts)) for place in kept}
@@ -192,7 +191,7 @@ def table(columns: Sequence[Column], rows: Iterable[Row]) -> None:
 
 
 def _fit(columns: Sequence[Column], widths: dict[int, int]) -> None:
-    """Makes columns narrower, or drops them, until the line fits."""
+    """Narrow or drop columns until a line fits the terminal."""
     most = width()
     if most is None:
         return
@@ -204,7 +203,7 @@ def _fit(columns: Sequence[Column], widths: dict[int, int]) -> None:
             break
         del widths[max(droppable, key=lambda place: columns[place].rank)]
     excess = sum(widths.values()) - room
-    # The widest gives way first.
+    # Narrow the widest column first.
     while excess > 0:
         loose = [place for place in widths if widths[place] > _least(columns[place], widths[place])]
         if not loose:
@@ -240,7 +239,7 @@ class Fact(NamedTuple):
 
 
 def facts(wanted: Sequence[Fact], values: Row) -> None:
-    """Prints one fact a line, or on as many as it takes; those that are not known are left out."""
+    """Print one fact a line, wrapped if necessary; facts without a value are left out."""
     known = [(visible(fact.title), visible(fact.show(values.get(fact.key)))) for fact in wanted]
     known = [(title, text) for title, text in known if text != _NOTHING]
     titles = max((cells(title) for title, _ in known), default=0)
@@ -252,7 +251,8 @@ def facts(wanted: Sequence[Fact], values: Row) -> None:
 
 
 def wrapped(text: str, before: int = 0) -> list[str]:
-    """In lines that leave room for what stands before them. Words stay whole, for paths and ids are copied."""
+    """Wrap ``text`` for an indentation of ``before`` cells. Words are not split, so that paths and ids can be
+    copied."""
     most = width()
     if most is None or before + cells(text) <= most:
         return [text]
@@ -271,23 +271,22 @@ def line(text: str = "") -> None:
 
 
 def whole_line(text: str) -> None:
-    """A line that is not cut, as a payload is not."""
+    """Print a line without shortening it, such as a payload."""
     _write(text)
 
 
 def paragraph(text: str) -> None:
-    """What is not cut, for it is a sentence; what follows the first line is indented."""
+    """Print a sentence, wrapped instead of shortened; continuation lines are indented."""
     for number, part in enumerate(wrapped(visible(text), len(_GAP))):
         _write(f"{_GAP if number else ''}{part}")
 
 
 def note(text: str) -> None:
-    """What is said besides the output."""
+    """Print a remark to stderr."""
     _write(f"bookstand: {text}", to=sys.stderr)
 
 
 def usage(text: str) -> None:
-    """The help of a command that was misused."""
     for part in text.splitlines():
         _write(part, to=sys.stderr)
 
@@ -308,12 +307,12 @@ def _print_json(value: Any, **layout: Any) -> None:
 
 
 def _escaped() -> bool:
-    """Whether stdout has not all letters."""
+    """Return True if the encoding of stdout cannot represent all characters."""
     return (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
 
 
 def failure(kind: str, what: str, code: int, as_json: bool) -> int:
-    """Says how it ended, and gives the exit code back."""
+    """Report a failure and return its exit code."""
     note(what)
     if as_json:
         json_line({"error": {"kind": kind, "message": what, "exit_code": code}})

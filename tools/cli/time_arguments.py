@@ -1,4 +1,4 @@
-"""Times that users give."""
+"""Parsing of times on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bookstand.errors import IncorrectParameterError
 
 
 def millis_of(text: str | None) -> int | None:
-    """ISO 8601, in UTC unless it says another zone, or milliseconds since 1970."""
+    """Parse ISO 8601 (UTC by default) or milliseconds since 1970."""
     if text is None:
         return None
     if text.isdecimal() and text.isascii():

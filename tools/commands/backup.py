@@ -41,7 +41,7 @@ def run(
             source.backup(to)
     except BaseException:
         if not was_there:
-            # Only if it is empty.
+            # Fails unless the directory is empty.
             with suppress(OSError):
                 os.rmdir(to)
         raise

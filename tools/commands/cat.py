@@ -72,7 +72,7 @@ def run(
         )
     if len(what) > 1 and (first is not None or last is not None):
         raise IncorrectParameterError("--first and --last are of one ledger or topic")
-    # What is looked at is said besides, for the payloads alone are the output.
+    # ``json=True`` suppresses the title on stdout, where only payloads belong.
     with looking_at(path, disk, metadata, password, json=True) as view:
         if sys.stderr.isatty():
             output.note(view.title)
@@ -88,7 +88,7 @@ def run(
 def _entries(
     view: View, what: str, first: str | None, last: str | None, beyond: bool
 ) -> Iterator[tuple[StoredEntry, str]]:
-    """With the name of the topic that they are of."""
+    """Yield entries with the names of their topics."""
     ledger_id = ledger_of(what)
     if ledger_id is not None:
         ledger = view.ledger(ledger_id)
@@ -127,7 +127,7 @@ def _position(option: str, text: str | None) -> Position | None:
 def _parts(
     view: View, entry: StoredEntry, topic: str, messages: bool, facts: bool
 ) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """What is to be printed of an entry: it as it is, or its messages."""
+    """Yield the parts of an entry to print: its payload, or the messages in it."""
     message = message_of(entry, topic, view.source.damage.append, view.source.limits) if messages or facts else None
     if message is None or not messages:
         yield entry.payload, {} if message is None else {"message": message_facts(message)}

@@ -37,14 +37,14 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
     others = process_markers.OpenProcesses(folder)
     in_use = bool(others.writers or others.readers)
-    # A damaged page would end in the new file, or end the process.
+    # A damaged page would be copied into the new file, or crash the process.
     with bookstand.open(folder, create=False, read_only=dry_run, check="structure") as opened:
         size, free, of_deleted = reclaimable_bytes(opened.storage)
         if not dry_run:
             with watched(lambda: copy_progress(folder), size - free, "writing the store anew"):
                 opened.compact()
     after = None if dry_run else os.path.getsize(data_file(folder))
-    # Removing entries may have made the file larger, before it was written anew.
+    # Removing entries may have enlarged the file before it was rewritten.
     gained = None if after is None else max(0, size - after)
     facts = {"before": size, "free": free, "of_deleted": of_deleted, "after": after, "gained": gained}
     notes = [_IN_USE] if in_use else []

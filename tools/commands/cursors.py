@@ -68,7 +68,7 @@ _HISTORY = (
     Column("bytes", "SIZE", right=True, show=output.size),
 )
 
-# Of a cursor with more, the first are printed; JSON has all.
+# Maximum number of ranges printed for a cursor; JSON has all of them.
 _SHOWN = 20
 
 
@@ -206,7 +206,7 @@ def _store(view: View) -> StoreView:
 
 
 def _shortened(row: dict[str, Any]) -> dict[str, Any]:
-    """For people: the first of many."""
+    """Shorten the lists of a row for printing."""
     partial = [f"{at} {left}" for at, left in row["partial"].items()]
     return {**row, "ranges": _first(row["ranges"]), "partial": _first(partial)}
 

@@ -95,7 +95,7 @@ def run(
 
 
 def _facts(found: DelayedSummary) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A subscription, and its buckets."""
+    """Return the row of a subscription and the rows of its buckets."""
     buckets = [
         {
             "subscription": found.subscription,

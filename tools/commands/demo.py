@@ -74,13 +74,13 @@ def run(
 
 
 def _report_on(path: str, file: Path) -> None:
-    """With holes in what is acknowledged, messages that wait, and buckets: at the end there is nothing of that."""
+    """Write the report right after the cut, while there are acknowledgment holes, delayed messages and buckets."""
     with open_view(path) as view:
         report_file.write(file, page(collect(view)))
 
 
 def _beside() -> Console:
-    """What is to be seen meanwhile does not mix with JSON, and is for somebody who looks."""
+    """Return a console on stderr for progress, so that it does not mix with JSON; it is silent without a terminal."""
     from rich.console import Console
 
     return Console(stderr=True, quiet=not sys.stderr.isatty(), highlight=False, soft_wrap=True)

@@ -87,7 +87,7 @@ def _store(path: str, dry_run: bool) -> Iterator[bookstand.Store]:
     else:
         if Path(path).exists() and (not Path(path).is_dir() or any(Path(path).iterdir())):
             raise NotAStoreError(f"{path} is not empty, and no store")
-        # As the new one would be.
+        # A dry run imports into an empty store.
         with bookstand.temporary() as store:
             yield store
 
@@ -127,7 +127,7 @@ def _print(report: ImportReport, store: str) -> None:
 
 
 def _left_out(found: tuple[Skipped, ...]) -> Iterator[str]:
-    """Many are left out for the same reason, and are named by how many they are."""
+    """Describe skipped ledgers; those with the same reason are only counted."""
     reasons: dict[str, list[Skipped]] = {}
     for one in found:
         reasons.setdefault(one.why, []).append(one)

@@ -88,7 +88,7 @@ _CONTENTS = (
     Column("topic", "TOPIC", show=output.topic, least=16, rank=3),
 )
 
-# What can be chosen by, in each of the lists.
+# Filters that each list accepts.
 _CHOICES = {
     "ledgers": {"topic", "kind", "state", "bookie", "ledger"},
     "topics": {"topic"},
@@ -189,7 +189,7 @@ def _disks(view: View) -> DiskView:
 
 
 class _Records(NamedTuple):
-    """Which ones are meant; None: all."""
+    """Filter for records; None matches all."""
 
     ledgers: list[int] | None
     entry: int | None
@@ -206,7 +206,7 @@ class _Records(NamedTuple):
 
 
 def _print_records(view: View, wanted: _Records, json: bool) -> None:
-    """One by one, for there may be many: a line of JSON each, or columns wide enough for what is usual."""
+    """Print records one by one, because there may be many: as JSON Lines, or in columns of a fixed width."""
     rows = filter(wanted.has, _disks(view).records())
     if json:
         for row in rows:
@@ -252,7 +252,7 @@ def _ledger_rows(
 
 
 def _bookies(view: View, ledger_id: int) -> set[str]:
-    """Those of all its ensembles."""
+    """Return the bookies of all ensembles of a ledger."""
     metadata = view.ledger(ledger_id).metadata
     return set() if metadata is None else {one for _, members in metadata.ensembles for one in members}
 
@@ -262,7 +262,7 @@ def _is_meant(row: dict[str, Any], topic: str | None, ledgers: list[int] | None)
 
 
 def _row(facts: LedgerFacts) -> dict[str, Any]:
-    """With what only the table has."""
+    """Add the values that only the table shows."""
     row = ledger_line(facts)
     row["of"] = f"{facts.topic} : {facts.cursor}" if facts.cursor else facts.topic
     if facts.ensemble_size is not None:

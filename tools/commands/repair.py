@@ -77,14 +77,14 @@ def run(
 
 
 def _part(progress: Progress | None, number: int, parts: int) -> Progress | None:
-    """One bar for all parts of the work, each of which goes through the file once."""
+    """Map the progress of one of ``parts`` passes over the file to a single bar."""
     if progress is None:
         return None
     return lambda done, total: progress((number * total + done) // parts, total)
 
 
 def _affected(new: str, report: RepairReport, passwords: list[bytes]) -> list[Damage]:
-    """Topics, cursors and delayed messages of the new store that lack something; entries alone have been told."""
+    """Return the damage to topics, cursors and delayed messages of the new store. Lost entries are already listed."""
     from bookstand.tools.view.store import StoreView
 
     with StoreView(Path(new), passwords) as view:
@@ -110,7 +110,7 @@ def _print(report: RepairReport, affected: list[Damage]) -> None:
 
 
 def _losses(losses: list[Loss]) -> Iterator[str]:
-    """What is wrong with many ledgers in the same way is said once."""
+    """Yield losses; ledgers with the same loss are merged into one line."""
     alike: dict[tuple[str, str], list[int]] = {}
     for loss in losses:
         if loss.what in ("state", "metadata") and loss.ledger_id is not None:

@@ -115,7 +115,7 @@ def run(
 
 
 def _hooks() -> Faults | None:
-    """The faults that the environment has, mostly none: then the test kit is not loaded."""
+    """Return the faults that the environment sets; the test kit is only loaded if there are any."""
     if environment.FAULTS not in os.environ:
         return None
     from bookstand.testing.faults.faults import Faults
@@ -131,7 +131,7 @@ def _ports(text: str) -> list[int]:
 
 
 def _tell(server: Server, path: str, json: bool) -> None:
-    """At once, for somebody waits for it."""
+    """Print the addresses right away, because clients wait for them."""
     if json:
         output.json_line({"kind": "serve", **server.state(), "path": path})
     else:

@@ -57,7 +57,7 @@ def run(
     json: Json = False,
 ) -> None:
     with looking_at(path, disk, metadata, password, json) as view:
-        # Whoever reads the entries meets what is lost of them, and that is told of their ledgers.
+        # Read the entries first: lost ones are discovered by reading, and are then part of their ledger's facts.
         entry_sizes = _histogram(view) if sizes else None
         facts = _facts([view.describe(ledger_id) for ledger_id in view.ledger_ids()])
         if entry_sizes is not None:
@@ -112,11 +112,11 @@ def _sums(kind: str, found: list[LedgerFacts]) -> dict[str, Any]:
 
 
 def _histogram(view: View) -> list[dict[str, int]]:
-    """How many entries have from one power of two to less than the next bytes; 0 is by itself."""
+    """Count entries by size, in powers of two; empty entries are counted separately."""
     counts = np.zeros(64, np.int64)
     for ledger_id in view.ledger_ids():
         for part in view.payload_sizes(ledger_id):
-            # The number of bits tells the power of two.
+            # A size of n bits is at least 2 ** (n - 1) and less than 2 ** n.
             bits = np.zeros(len(part), np.int64)
             some = part > 0
             bits[some] = np.floor(np.log2(part[some])).astype(np.int64) + 1

@@ -53,7 +53,7 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
 
 def _upgraded(folder: str, found: UpgradeReport) -> UpgradeReport:
     if not found.changed:
-        # Then it is not opened for writing, either.
+        # Opening the store for writing would change it.
         found.dry_run = False
         return found
     with bookstand.open(folder, create=False) as store, progress_bar("upgrading") as progress:

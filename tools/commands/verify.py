@@ -49,7 +49,7 @@ def run(
                 output.note(view.hint)
             verdict = view.verify(messages)
     except StoreDamagedError as error:
-        # So much that it cannot be opened.
+        # The store is too damaged to open.
         verdict = VerifyResult([Damage(str(target.path), -1, str(error))], [], {})
     if json:
         output.document(

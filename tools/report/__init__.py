@@ -1,1 +1,1 @@
-"""A report: one page of HTML that stands by itself, about a store or about bookies' disks."""
+"""Report on a store or on bookies' disks: one self-contained HTML page."""

@@ -1,4 +1,4 @@
-"""From a store or disks to what a report tells of them: one topic, ledger and cursor at a time."""
+"""Collection of the facts of a report from a store or disks: one topic, ledger and cursor at a time."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from bookstand.tools.view.base import View
 from bookstand.tools.view.delayed_summary import waiting
 
 STRIP_BINS = 8192
-"""The bins of a map of acknowledgments: of a shorter topic each entry is seen."""
+"""Number of bins in a map of acknowledgments. Shorter topics have one bin for each entry."""
 STRIPS = 48
-"""So many subscriptions have such a map."""
+"""Maximum number of subscriptions with a map."""
 TIME_BINS = 160
 NODES = 2000
-"""So many nodes are told."""
+"""Maximum number of metadata nodes in a report."""
 
 Caches = Mapping[tuple[str, str], CacheCounts]
 
 
 def collect(view: View, at: int | None = None, verify: bool = True, caches: Caches | None = None) -> Report:
-    """``at``: the time for which it is told what is due. ``caches``: what running processes said of theirs."""
+    """Collect a report. ``at`` separates due from delayed messages; ``caches`` are counters of running processes."""
     report = Report(view.kind, view.title, str(view.path), view.default_now if at is None else at, __version__)
     report.verified, report.names_topics = verify, view.names_topics
     verdict = view.verify() if verify else None
@@ -53,13 +53,13 @@ def collect(view: View, at: int | None = None, verify: bool = True, caches: Cach
         report.leftover = view.leftover_buckets()
     report.notes = view.notes if verdict is None else list(dict.fromkeys([*verdict.notes, *view.notes]))
     report.read = {} if verdict is None else verdict.counts
-    # What verifying found is among it; so is what only collecting met.
+    # Includes the findings of verify and damage that only collecting met.
     report.damage = view.damage
     return report
 
 
 def of_unreadable(path: Path, error: StoreDamagedError, at: int | None) -> Report:
-    """So much is wrong with the store that nothing can be looked at."""
+    """Return the report on a store that is too damaged to open."""
     now = int(time() * 1000) if at is None else at
     report = Report(STORE, f"store {path}", str(path), now, __version__, opened=False)
     report.damage = [Damage(str(path), -1, str(error))]
@@ -99,7 +99,7 @@ def subscription(cursor: DiskCursor, asked: CacheCounts | None = None) -> Subscr
     start = 0
     following = cursor.next
     for ledger_id, count in counts.items():
-        # What is up to the mark-delete position is one run, and no hole.
+        # Entries up to the mark-delete position form one run, which is not a hole.
         before = count if ledger_id < following.ledger_id else 0
         if ledger_id == following.ledger_id:
             before = min(following.entry_id, count)
@@ -115,7 +115,7 @@ def subscription(cursor: DiskCursor, asked: CacheCounts | None = None) -> Subscr
         of_topic = ledgers.get(ledger_id)
         if of_topic is None:
             continue
-        # Acknowledgments may be of entries that are lost since, behind the end.
+        # The ledger may have lost acknowledged entries at its end.
         there = (firsts < of_topic.entries) & (lasts >= of_topic.acked)
         firsts = np.maximum(firsts[there], of_topic.acked)
         ends = np.minimum(lasts[there] + 1, of_topic.entries)
@@ -150,20 +150,20 @@ def _pages(cursor: DiskCursor) -> Pages:
     taken = fit = 0
     for ledger_id in ids:
         taken += Page(ledger_id, acked.get(ledger_id), partial.get(ledger_id)).memory
-        # They are loaded from the last one backwards, and one is always kept.
+        # Pages are loaded from the last one backwards, and at least one is always in the cache.
         fit += taken <= limit or ledger_id == ids[0]
     return Pages(len(ids), taken, fit, limit)
 
 
 class _Maps:
-    """Those with most to see keep their maps; they take too much to keep one of each."""
+    """Limits how many maps are in memory; subscriptions with the most holes keep theirs."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, int, int, Subscription]] = []
         self._number = 0
 
     def offer(self, one: Subscription) -> None:
-        # Of those that are equal the first ones stay.
+        # Among equals, the earliest subscriptions are preferred.
         self._number -= 1
         heappush(self._kept, (one.holes, one.backlog, self._number, one))
         if len(self._kept) > STRIPS:

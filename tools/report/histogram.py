@@ -1,7 +1,7 @@
-"""Many of something, counted into as many bins as a picture has columns. No I/O.
+"""Counts of values in as many bins as a chart has columns. No I/O.
 
-What goes in is as large as it likes; what is kept is as large as the picture. What comes out depends on what went in
-alone, and not on its order, nor on how it was divided.
+Memory depends on the size of the chart, not of the input. Results depend on the input alone: neither on its order nor
+on how it is split into calls.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _STEPS = (
     *(1, 2, 10, 20, 100, 200, _SECOND, 5 * _SECOND, 15 * _SECOND, 30 * _SECOND),
     *(_MINUTE, 5 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE, _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY),
 )
-"""Widths of bins in ms: people know them from clocks, each fits a whole number of times into the next one, and days
-are followed by twice as many each time. So bins begin at full hours, and a coarser count is the sum of finer ones."""
+"""Bin widths in ms, as on clocks. Above one day, widths double. Each width divides the next one, so bins begin at full
+hours, and a coarser count is the sum of finer ones."""
 
 
 def steps() -> Iterator[int]:
@@ -32,12 +32,12 @@ def steps() -> Iterator[int]:
 
 
 def step_for(first: int, last: int, bins: int) -> int:
-    """The smallest width with which everything from first to last, both included, is in so many bins at most."""
+    """Smallest width for which the times from ``first`` through ``last`` need at most ``bins`` bins."""
     return next(step for step in steps() if last // step - first // step < bins)
 
 
 class Histogram(NamedTuple):
-    """``counts[n]`` is the number of times from ``first + n * step`` to less than one step later; in ms since 1970."""
+    """Times in ms since 1970 by bin: ``counts[n]`` is for ``first + n * step`` up to, but excluding, the next bin."""
 
     first: int
     step: int
@@ -53,12 +53,12 @@ class Histogram(NamedTuple):
 
 
 class TimeHistogram:
-    """Counts times as they come, in bins that become wider when they no longer reach."""
+    """Incremental histogram of times; bins are widened when their number no longer suffices."""
 
     def __init__(self, bins: int) -> None:
         self._bins = bins
         self._step = 1
-        # By the number of the bin, counted from 1970.
+        # Keyed by bin number, counted from 1970.
         self._counts: dict[int, int] = {}
         self._first = self._last = 0
 
@@ -83,7 +83,7 @@ class TimeHistogram:
             self._counts[number] = self._counts.get(number, 0) + count
 
     def result(self) -> Histogram | None:
-        """Without empty bins at either end; None: nothing was counted."""
+        """Return the histogram without empty bins at either end; None if nothing was counted."""
         if not self._counts:
             return None
         first, last = min(self._counts), max(self._counts)
@@ -94,8 +94,8 @@ class TimeHistogram:
 
 
 class CoverageStrip(NamedTuple):
-    """A line of ``total`` places in bins, the n-th of which is from ``edges[n]`` to less than ``edges[n + 1]``:
-    how many places of it are covered, and how many runs begin in it."""
+    """Coverage of a line in bins, the n-th of which is from ``edges[n]`` up to, but excluding, ``edges[n + 1]``: the
+    number of covered positions and of runs that begin in each bin."""
 
     edges: Counts
     covered: Counts
@@ -103,20 +103,21 @@ class CoverageStrip(NamedTuple):
 
 
 class CoverageBins:
-    """Runs of places on a line, counted into bins of the same width, give or take one."""
+    """Runs of positions on a line, counted in bins whose widths differ by at most one."""
 
     def __init__(self, total: int, bins: int) -> None:
         bins = min(bins, total)
-        # By Python's numbers, for the product may be larger than a machine's.
+        # Python integers, because the product may exceed int64.
         self._edges = np.array([total * number // max(bins, 1) for number in range(bins + 1)], np.int64)
         self._covered = np.zeros(bins, np.int64)
         self._runs = np.zeros(bins, np.int64)
-        # Between the bins in which a run begins and ends it covers all of them: +1 where that begins, -1 behind it.
+        # Bins between the first and the last one of a run are covered completely. This is a difference array: +1 where
+        # such bins begin, -1 after them.
         self._whole = np.zeros(bins + 1, np.int64)
 
     def add(self, firsts: Counts, ends: Counts, count: bool = True) -> None:
-        """From each first place to the one before its end; no run is empty, and no two touch the same place. ``count``:
-        whether they count as runs."""
+        """Add the runs from each first position up to, but excluding, its end. Runs are not empty and do not overlap.
+        ``count``: also count them as runs."""
         begin = np.searchsorted(self._edges, firsts, "right") - 1
         last = np.searchsorted(self._edges, ends - 1, "right") - 1
         within = begin == last

@@ -1,4 +1,4 @@
-"""All ledgers in columns: of a hundred thousand they take a few megabytes."""
+"""Facts of all ledgers in columns: a hundred thousand ledgers take a few megabytes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bookstand.tools.report.histogram import step_for
 from bookstand.tools.view.base import LedgerFacts
 
 UNKNOWN = -1
-"""Stands for a time or a number that nothing tells."""
+"""Placeholder for an unknown time or number."""
 
-# More than there are sizes, by the number of their bits.
+# Exceeds the largest bit length of a size.
 _SIZES = 64
 
 
 class Kind(NamedTuple):
-    """All ledgers of a kind. ``oldest`` and ``newest`` are when they were created."""
+    """Sum of the ledgers of a kind. ``oldest`` and ``newest`` are creation times."""
 
     kind: str
     ledgers: int
@@ -31,8 +31,8 @@ class Kind(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """So many ledgers that were created in the ``column``-th step of time (:data:`UNKNOWN`: nobody knows when), and
-    have from ``2 ** (bits - 1)`` to less than ``2 ** bits`` bytes; 0 bits are none at all."""
+    """Number of ledgers created in a time step (``column``; :data:`UNKNOWN` if the time is unknown) with sizes of
+    ``bits`` bits: at least ``2 ** (bits - 1)`` and less than ``2 ** bits`` bytes. Empty ledgers have 0 bits."""
 
     column: int
     bits: int
@@ -49,7 +49,7 @@ class Grid(NamedTuple):
 
 
 class _Names:
-    """Each text once, by its number."""
+    """Interned texts and their numbers."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
@@ -88,12 +88,12 @@ class Ledgers:
 
     @property
     def damaged(self) -> int:
-        """How many have something wrong with them."""
+        """Number of damaged ledgers."""
         fine = self._names["damage"].numbers.get("", UNKNOWN)
         return int(np.count_nonzero(self._column("damage") != fine))
 
     def kinds(self) -> list[Kind]:
-        """The largest first."""
+        """Sum up ledgers by kind, the largest kind first."""
         found = []
         kinds, created = self._column("kind"), self._column("created")
         for name, number in self._names["kind"].numbers.items():
@@ -112,7 +112,7 @@ class Ledgers:
         return sorted(found, key=lambda one: (-one.bytes, one.kind))
 
     def largest(self, most: int) -> Iterator[dict[str, Any]]:
-        """Those with damage, and then the largest, as rows in the order of their ids."""
+        """Yield at most ``most`` rows by ledger id: damaged ledgers are preferred, then the largest ones."""
         fine = self._names["damage"].numbers.get("", UNKNOWN)
         order = np.lexsort((self._column("ledger"), -self._column("bytes"), self._column("damage") == fine))
         texts = {name: list(self._names[name].numbers) for name in _TEXTS}
@@ -121,7 +121,7 @@ class Ledgers:
             yield {**numbers, **{name: texts[name][self._columns[name][row]] for name in _TEXTS}}
 
     def grid(self, columns: int) -> Grid:
-        """In so many columns at most."""
+        """Group the ledgers by age and size, with at most ``columns`` time steps."""
         created, bits = self._column("created"), _bits_of(self._column("bytes"))
         known = created != UNKNOWN
         first = step = used = 0
@@ -132,7 +132,7 @@ class Ledgers:
             first = low // step * step
             used = (high - first) // step + 1
             column[known] = (created[known] - first) // step
-        # A number for each cell, so that they are counted in the order of time, and then of size.
+        # One number for each cell, so that cells are sorted by time and then by size.
         numbers, counts = np.unique(column * _SIZES + bits, return_counts=True)
         return Grid(
             first,
@@ -149,7 +149,7 @@ class Ledgers:
 
 
 def _bits_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many bits each number has; exact, where a logarithm is not."""
+    """Bit length of each number. A logarithm would not be exact."""
     bits = np.zeros(len(sizes), np.int64)
     left = sizes.copy()
     while (some := left > 0).any():

@@ -1,4 +1,4 @@
-"""What a running process told of its cursors' caches: a page of metrics, as Prometheus reads it."""
+"""Cache counters of running processes, from a page in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HITS, _MISSES = FAMILIES["cache_hits"].name, FAMILIES["cache_misses"].name
 
 
 def read(path: str) -> Mapping[tuple[str, str], CacheCounts]:
-    """By topic and subscription."""
+    """Read the counters by topic and subscription."""
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError as missing:

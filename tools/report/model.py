@@ -1,4 +1,4 @@
-"""What a report tells: plain values, of a size that does not grow with the number of entries."""
+"""Contents of a report as plain values, whose size does not depend on the number of entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bookstand.tools.view.delayed_summary import DelayedSummary
 
 
 class Topic(NamedTuple):
-    """``cursors``: of all kinds, the broker's own as well."""
+    """Summary of a topic. ``cursors`` includes the broker's own."""
 
     name: str
     ledgers: int
@@ -24,7 +24,7 @@ class Topic(NamedTuple):
 
 
 class LedgerAcks(NamedTuple):
-    """One ledger of a topic as a subscription sees it."""
+    """Acknowledgments of a subscription in one ledger of its topic."""
 
     ledger: int
     entries: int
@@ -37,8 +37,8 @@ class LedgerAcks(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """The pages of a cursor: one for each ledger in which something is acknowledged singly. ``fit``: how many of them
-    are in memory once the cursor is opened, with the cache that cursors have unless told otherwise."""
+    """Acknowledgment pages of a cursor: one for each ledger with individual acknowledgments. ``fit`` is the number that
+    an opened cursor loads with the default cache size."""
 
     number: int
     bytes: int
@@ -47,7 +47,7 @@ class Pages(NamedTuple):
 
 
 class CacheCounts(NamedTuple):
-    """How often pages were asked for in a running process, and were in memory or not."""
+    """Cache hits and misses of a cursor in a running process."""
 
     hits: int
     misses: int
@@ -60,8 +60,8 @@ class CacheCounts(NamedTuple):
 
 @dataclass
 class Subscription:
-    """``holes``: runs of entries that are acknowledged behind the mark-delete position, ``acked`` how many entries are
-    in them. ``strip``: all entries of the topic in a line, and which are acknowledged."""
+    """Acknowledgment state of a subscription. ``holes`` counts the runs of acknowledged entries after mark-delete, and
+    ``acked`` the entries in them. ``strip`` is the map of acknowledged entries over the whole topic."""
 
     topic: str
     name: str
@@ -81,7 +81,7 @@ class Subscription:
 
 @dataclass
 class Delayed:
-    """What waits for one subscription, and when all of it is due."""
+    """Delayed messages of one subscription, and the distribution of their due times."""
 
     waiting: DelayedSummary
     times: Histogram | None
@@ -89,8 +89,8 @@ class Delayed:
 
 @dataclass
 class Report:
-    """``damage``: what ``verify`` finds; unless ``verified``, what was met on the way. ``read``: how much was read to
-    find it. ``opened``: whether it could be looked at at all."""
+    """All facts of a report. ``damage`` has the findings of verify or, unless ``verified``, the damage met while
+    collecting. ``read`` counts what verify has read. ``opened`` is False if the store could not be opened."""
 
     kind: str
     title: str
@@ -109,13 +109,13 @@ class Report:
     subscriptions: list[Subscription] = field(default_factory=list)
     delayed: list[Delayed] = field(default_factory=list)
     times: Histogram | None = None
-    """When all is due that waits, of all subscriptions."""
+    """Due times of the delayed messages of all subscriptions."""
     nodes: list[DumpNode] = field(default_factory=list)
-    """The first by their paths, of so many:"""
+    """The first nodes by path."""
     node_count: int | None = None
-    """None: there is no metadata."""
+    """Total number of nodes; None without metadata."""
     leftover: list[int] = field(default_factory=list)
-    """Ledgers of bucket snapshots that no subscription names."""
+    """Ledgers of bucket snapshots that no subscription refers to."""
 
     @property
     def empty(self) -> bool:
@@ -131,5 +131,5 @@ class Report:
 
     @property
     def waiting(self) -> int:
-        # The index that subscriptions share has their messages once more.
+        # The shared index contains the messages of the subscriptions again.
         return sum(one.waiting.messages for one in self.delayed if one.waiting.subscription != BUILDER)

@@ -1,4 +1,4 @@
-"""Reports as files: whole or not at all, and never in the place of something else."""
+"""Report files: written atomically, and never over other files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bookstand.tools.report.page import BEGINNING
 
 
 def default_name(path: Path) -> Path:
-    """In the folder that one is in, after what was looked at."""
+    """Return the default file name, derived from the inspected path, in the current directory."""
     name = path.resolve().name if path.name in ("", "..") else path.name
     return Path(f"{name}-report.html")
 
 
 def check(file: Path) -> None:
-    """An earlier report may be written over, and nothing else."""
+    """Raise unless ``file`` is new or an earlier report."""
     if not file.parent.is_dir():
         raise IncorrectParameterError(f"there is no folder {file.parent} to write {file.name} to")
     if not os.path.lexists(file):
@@ -31,11 +31,11 @@ def check(file: Path) -> None:
 
 
 def write(file: Path, page: str) -> int:
-    """How many bytes it has."""
+    """Write the page atomically; return its size in bytes."""
     check(file)
-    # What is no text, a path may have.
+    # Paths may contain bytes that are not valid text.
     data = page.encode(errors="backslashreplace")
-    # Through a link to the file that it names.
+    # Replace the target of a symbolic link, not the link.
     target = file.resolve()
     with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}-", delete=False) as part:
         try:

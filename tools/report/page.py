@@ -1,7 +1,7 @@
-"""The page: what a report tells, as HTML that needs nothing else.
+"""The report as a self-contained HTML page.
 
-Style and script are in it, and a policy lets the browser run and fetch nothing but them. Everything that comes from
-what was looked at is text: the template escapes it, and in the block of data it has no character that HTML knows.
+Style and script are inline, and a content security policy forbids everything else. Names and values from the inspected
+store are always text: the template escapes them, and the data block has no character that is special in HTML.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ except ImportError as missing:
     raise MissingExtraError("reports need jinja2: pip install 'bookstand[cli]'") from missing
 
 BEGINNING = "<!doctype html>\n<!-- A report of bookstand -->\n"
-"""What every report begins with."""
+"""Prefix that identifies a file as a report."""
 
 _COLUMNS = 60
-"""The most columns of the picture of ledgers."""
+"""Maximum number of columns in the chart of ledgers."""
 
 _PICTURED = 5
-"""Of fewer ledgers there is no such picture: the table says it all."""
+"""Minimum number of ledgers for that chart; the table suffices for fewer."""
 
 _PER_SUBSCRIPTION = 8
-"""So many subscriptions have a picture of their own of what waits."""
+"""Maximum number of subscriptions with their own chart of due times."""
 
 _LEDGERS_NAMED = 40
-"""So many ledgers of a map are told in numbers."""
+"""Maximum number of ledgers listed below a map."""
 
 _STARTS = 1024
-"""Of so many ledgers of a map it is told where they begin."""
+"""Maximum number of ledger boundaries in a map."""
 
 
 def page(report: Report) -> str:
@@ -80,12 +80,12 @@ def page(report: Report) -> str:
 
 
 def _heading(report: Report) -> str:
-    """The title with the last name of the path only, which stands below it as a whole."""
+    """Return the title with only the last component of the path; the full path is shown below it."""
     return report.title.replace(report.path, Path(report.path).name or report.path, 1)
 
 
 def _policy(style: str, script: str) -> str:
-    """Nothing may be loaded from anywhere, nor run but the one script."""
+    """Forbid all loading, and all scripts and styles except the inline ones."""
     return (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"
@@ -97,7 +97,7 @@ def _hash(text: str) -> str:
 
 
 def _visible(value: Any) -> Any:
-    """What the template writes: our own HTML as it is, everything else as text that it then escapes."""
+    """Keep own markup as HTML; make control characters in other values visible. The template escapes those values."""
     return value if isinstance(value, Markup) else svg.visible(str(value))
 
 
@@ -132,7 +132,6 @@ def _template() -> Any:
 
 
 def _fact(value: Any, name: str) -> str:
-    """A value of what is known of the whole."""
     if value is None or value == []:
         return "–"
     if name == "bytes":
@@ -146,7 +145,7 @@ def _fact(value: Any, name: str) -> str:
 
 
 class Map(NamedTuple):
-    """One subscription's. ``ledgers``: those with most holes, in the order of the topic."""
+    """Map of one subscription. ``ledgers`` are those with the most holes, in the order of the topic."""
 
     name: str
     subscription: Subscription
@@ -155,7 +154,7 @@ class Map(NamedTuple):
 
 
 def _mapped(report: Report) -> list[Subscription]:
-    """Those with holes first, and then those with a backlog; where all is acknowledged there is nothing to see."""
+    """Return subscriptions to draw, by holes and then by backlog. Fully acknowledged ones are left out."""
     some = [one for one in report.subscriptions if one.strip is not None and (one.holes or one.backlog)]
     return sorted(some, key=lambda one: (-one.holes, -one.backlog))
 
@@ -164,7 +163,7 @@ def _map(name: str, one: Subscription) -> Map:
     strip = one.strip
     assert strip is not None
     widths = np.diff(strip.edges)
-    # 0 stands for none and 255 for all: neither is said of what is nearly so.
+    # 0 means none and 255 all; partial coverage is never rounded to either.
     shares = np.where(
         strip.covered == 0, 0, np.where(strip.covered == widths, 255, 1 + np.round(strip.covered / widths * 253))
     )
@@ -185,7 +184,7 @@ def _bytes(values: NDArray[Any]) -> str:
 
 
 def _starts(ledgers: list[LedgerAcks]) -> dict[str, Any]:
-    """Where on the line ledgers begin; of very many every so many-th one."""
+    """Return the boundaries of ledgers on the line; only every n-th one if there are too many."""
     some = [ledger for ledger in ledgers if ledger.entries]
     every = -(-len(some) // _STARTS)
     starts, at = [], 0
@@ -193,15 +192,15 @@ def _starts(ledgers: list[LedgerAcks]) -> dict[str, Any]:
         if number % every == 0:
             starts.append((ledger.ledger, at))
         at += ledger.entries
-    # As text, for ids may be larger than a browser's numbers.
+    # As text, because ids may exceed the integers of JavaScript.
     return {"every": every, "ids": [str(one) for one, _ in starts], "starts": [at for _, at in starts]}
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
+# -- charts ------------------------------------------------------------------------------------------------------------
 
 
 def _due_pictures(report: Report) -> list[tuple[str, Markup]]:
-    """Of all, and of those with most by themselves, if there are several."""
+    """Return the chart of all due times, and charts of the largest subscriptions if there are several."""
     if report.times is None:
         return []
     some = [one for one in report.delayed if one.times is not None]

@@ -1,6 +1,6 @@
-"""Pictures as SVG. What they look like is in ``style.css``; here is where things are, and what they say.
+"""Charts as SVG: positions and labels. Their appearance is defined in ``style.css``.
 
-Everything has its numbers in a ``title``, which is shown when one points at it.
+Each element has a ``title`` with its numbers, which the browser shows as a tooltip.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DAY = 86_400_000
 _TICKS = 10
 _HALF_A_LABEL = 38
 BUCKETS = 60
-"""So many are drawn."""
+"""Maximum number of buckets in the chart."""
 _PARTS = 60
-# So many shades there are for how many there are of something.
+# Number of shades of a heat map.
 _SHADES = 5
 _ROW, _LOW_ROW = 18, 13
 
@@ -36,22 +36,22 @@ Parts = list[Markup]
 
 
 def count(number: int) -> str:
-    """With a narrow space between groups of three digits."""
+    """Format a number with narrow spaces between groups of three digits."""
     return f"{number:,}".replace(",", "\u202f")
 
 
 def visible(text: str) -> str:
-    """Visible text of a page, on which narrow spaces group digits."""
+    """Make control characters visible, except narrow spaces, which group digits."""
     return "\u202f".join(map(escapes.visible, text.split("\u202f")))
 
 
 def counted(number: int, what: str) -> str:
-    """The same of something that is named in the singular."""
+    """Format a count with its noun, given in the singular, and grouped digits."""
     return output.counted(number, what).replace(str(number), count(number), 1)
 
 
 def moment(millis: int) -> str:
-    """As exact as it has to be."""
+    """Format a time in UTC, without zero milliseconds."""
     text = iso(millis) or f"{millis} ms"
     return text.replace(".000Z", "Z").replace("T", " ").replace("Z", " UTC")
 
@@ -60,7 +60,7 @@ def moment(millis: int) -> str:
 
 
 class TimeScale(NamedTuple):
-    """From times to places."""
+    """Mapping from times to x coordinates."""
 
     first: int
     end: int
@@ -70,7 +70,7 @@ class TimeScale(NamedTuple):
         return round(_LEFT + (millis - self.first) / max(self.end - self.first, 1) * inside, 2)
 
     def ticks(self) -> Iterator[int]:
-        """At full seconds, minutes, hours or days."""
+        """Yield ticks at full seconds, minutes, hours or days."""
         step = next(step for step in steps() if (self.end - self.first) // step <= _TICKS)
         yield from range(-(-self.first // step) * step, self.end + 1, step)
 
@@ -98,14 +98,14 @@ def _rect(x: float, y: float, width: float, height: float, kind: str, title: str
 
 
 def _time_axis(scale: TimeScale, bottom: float) -> Parts:
-    """Times of the day, and below them the day where another one begins."""
+    """Draw the time of day at each tick, and the date below where it changes."""
     parts = [_line(_LEFT, bottom, WIDTH - _RIGHT, bottom, "axis")]
     told = ""
     for tick in scale.ticks():
         x = scale.x(tick)
         day, _, clock = moment(tick).removesuffix(" UTC").partition(" ")
         full_days = tick % _DAY == 0
-        # What would reach beyond the picture is moved back into it.
+        # Keep labels inside the chart.
         middle = min(x, WIDTH - _HALF_A_LABEL)
         parts.append(_line(x, bottom, x, bottom + 4, "axis"))
         parts.append(_text(middle, bottom + 17, day if full_days else clock.removesuffix(":00"), "tick middle"))
@@ -123,7 +123,7 @@ def _now(scale: TimeScale, at: int, bottom: float) -> Parts:
 
 
 def _shade(number: int, most: int) -> str:
-    """By the logarithm, for one is as much worth seeing as a thousand."""
+    """Use a logarithmic scale, so that small numbers remain visible beside large ones."""
     share = np.log1p(number) / np.log1p(most) if most else 0.0
     return f"shade{min(max(int(np.ceil(share * _SHADES)), 1), _SHADES)}"
 
@@ -132,7 +132,7 @@ def _shade(number: int, most: int) -> str:
 
 
 def ledgers(grid: Grid) -> Markup:
-    """Columns are times of creation, rows sizes, each twice the one below."""
+    """Draw a heat map of ledgers: columns are creation times; rows are sizes, which double from row to row."""
     low, high = min(cell.bits for cell in grid.cells), max(cell.bits for cell in grid.cells)
     rows = high - low + 1
     tall = _ROW if rows <= 14 else _LOW_ROW
@@ -182,7 +182,7 @@ def _sizes(cell: Cell) -> str:
 
 
 def due(times: Histogram, at: int, whose: str) -> Markup:
-    """How many messages are due in each step of time."""
+    """Draw a bar chart of due times."""
     height = 190
     bottom = _TOP + height
     scale = TimeScale(times.first, times.end)
@@ -210,7 +210,7 @@ def due(times: Histogram, at: int, whose: str) -> Markup:
 
 
 def _count_ticks(most: int) -> list[int]:
-    """Some three of them, round ones."""
+    """Return up to four round tick values."""
     step = 1
     for factor in (2, 2.5, 2) * 20:
         if most / step <= 4:
@@ -220,7 +220,6 @@ def _count_ticks(most: int) -> list[int]:
 
 
 def duration(millis: int) -> str:
-    """A width of bins."""
     for unit, size in (("day", _DAY), ("hour", 3_600_000), ("minute", 60_000), ("second", 1_000)):
         if millis >= size:
             return counted(millis // size, unit)
@@ -231,7 +230,7 @@ def duration(millis: int) -> str:
 
 
 def buckets(found: Sequence[Delayed], at: int) -> Markup:
-    """A line for each bucket, from the first to the last time, in its segments."""
+    """Draw one row for each bucket, with its segments from the first to the last due time."""
     drawn = [(one, bucket) for one in found for bucket in one.waiting.buckets if bucket.segments][:BUCKETS]
     first = min(segment.first_due for _, bucket in drawn for segment in bucket.segments)
     last = max(segment.last_due for _, bucket in drawn for segment in bucket.segments)
@@ -267,18 +266,18 @@ def buckets(found: Sequence[Delayed], at: int) -> Markup:
 
 
 def whose_of(waiting: DelayedSummary) -> str:
-    """A subscription and its topic."""
+    """Format a subscription with its topic."""
     return f"{shortened(waiting.subscription)} of {short_topic(waiting.topic)}"
 
 
 def ledgers_of(bucket: Bucket) -> str:
-    """Which of a topic's ledgers it covers."""
+    """Format the range of the topic's ledgers that a bucket covers."""
     first, last = bucket.first_ledger, bucket.last_ledger
     return str(first) if first == last else f"{first}–{last}"
 
 
 def _joined(segments: Sequence[Segment]) -> Iterator[Segment]:
-    """As many as can be told apart, of neighbours the sum."""
+    """Merge neighboring segments that would be too narrow to distinguish."""
     together = -(-len(segments) // _PARTS)
     for start in range(0, len(segments), together):
         part = segments[start : start + together]
@@ -287,11 +286,11 @@ def _joined(segments: Sequence[Segment]) -> Iterator[Segment]:
         )
 
 
-# -- small ones --------------------------------------------------------------------------------------------------------
+# -- inline bars -------------------------------------------------------------------------------------------------------
 
 
 def share(part: int, whole: int) -> Markup:
-    """A bar in a cell of a table, beside its number."""
+    """Return a bar for a table cell, shown next to its number."""
     width = 100 * part / whole if whole else 0
     return Markup(
         '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'

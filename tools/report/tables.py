@@ -1,4 +1,4 @@
-"""Tables that can be sorted and filtered: as columns for the page's script, each text once."""
+"""Sortable and filterable tables: columns for the page's script, in which each text is stored once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bookstand.tools.report.text import short_topic, shortened
 from bookstand.tools.view.details import node_line
 
 LEDGERS, OTHERS = 10_000, 2_000
-"""So many rows a table has at most, which keeps the page small. Which ones is said where it is not all."""
+"""Maximum number of rows in a table, which limits the size of the page. A truncated table says which rows it has."""
 
-# Larger numbers are not exact in a browser.
+# JavaScript numbers beyond this are inexact.
 _EXACT = 1 << 53
 
 ID, INT, SIZE, TIME, RATIO = "id", "int", "size", "time", "ratio"
 TEXT, NAME, PLACE, SENTENCE = "text", "name", "place", "sentence"
 _LONGEST = {TEXT: texts.NAME, NAME: texts.NAME, PLACE: texts.NAME, SENTENCE: texts.SENTENCE}
-"""Texts, by kind, are cut to so many characters."""
+"""Maximum length of texts, by kind."""
 
 
 class Column(NamedTuple):
-    """``of``: its value in a row."""
+    """Column with a function that returns its value in a row."""
 
     title: str
     kind: str
@@ -34,8 +34,8 @@ class Column(NamedTuple):
 
 
 class TableSpec(NamedTuple):
-    """``sort``: by which column it is sorted at first; ``down``: whether the largest comes first. ``chosen``: which
-    rows there are if there is no room for all."""
+    """Definition of a table. ``sort`` is the initial sort column, in descending order if ``down``. ``chosen`` describes
+    the rows that a truncated table has."""
 
     name: str
     caption: str
@@ -46,7 +46,7 @@ class TableSpec(NamedTuple):
 
 
 class Table(NamedTuple):
-    """``total``: how many rows there would be, of which ``rows`` may be a part."""
+    """Table whose ``rows`` may be a part of ``total``."""
 
     shape: TableSpec
     rows: Sequence[Any]
@@ -73,7 +73,7 @@ def _number(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
 
 
-# -- which there are ---------------------------------------------------------------------------------------------------
+# -- definitions -------------------------------------------------------------------------------------------------------
 
 _LEDGERS = TableSpec(
     "ledgers",
@@ -208,7 +208,7 @@ def _known(number: int) -> int | None:
 
 
 def tables(report: Report) -> Iterator[Table]:
-    """Those in which there is something."""
+    """Yield the tables that have rows."""
     yield from _some(_LEDGERS, list(report.ledgers.largest(LEDGERS)), len(report.ledgers))
     yield from _first(_TOPICS, report.topics, lambda one: one.bytes)
     yield from _first(_CURSORS, report.subscriptions, lambda one: (one.backlog, one.holes))
@@ -226,7 +226,7 @@ def _has_pages(one: Subscription) -> bool:
 
 
 def _first(shape: TableSpec, found: Sequence[Any], by: Callable[[Any], Any]) -> Iterator[Table]:
-    """The largest; of those that are equal the first ones."""
+    """Yield the table with the largest rows; among equals, the first ones."""
     yield from _some(shape, sorted(found, key=by, reverse=True)[:OTHERS], len(found))
 
 

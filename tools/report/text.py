@@ -1,16 +1,16 @@
-"""Names and sentences of what was looked at, for a page: whoever chose them may have had anything in mind."""
+"""Safe display of names and sentences from the inspected store, which may contain anything."""
 
 from __future__ import annotations
 
 from bookstand.storage.format.escapes import visible
 
 NAME, SENTENCE = 160, 400
-"""Names and sentences are cut to so many characters."""
+"""Maximum lengths of names and sentences."""
 
 
 def shortened(text: str, most: int = NAME) -> str:
-    """On one line, with nothing in it that a reader would not see; what is too long is cut in the middle."""
-    # What is cut away in any case is not looked at.
+    """Make ``text`` visible on one line, and shorten it in the middle to at most ``most`` characters."""
+    # Skip characters that would be cut away in any case.
     shown = visible(text if len(text) <= 2 * most else text[:most] + text[-most:])
     if len(text) <= 2 * most and len(shown) <= most:
         return shown
@@ -19,5 +19,5 @@ def shortened(text: str, most: int = NAME) -> str:
 
 
 def short_topic(name: str) -> str:
-    """Without what is the same in all of them."""
+    """Shorten the name of a topic, without the prefix that all of them share."""
     return shortened(name.removeprefix("persistent://"))

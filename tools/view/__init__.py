@@ -1,1 +1,1 @@
-"""Views of stores and disks that commands show."""
+"""Views of stores and disks, which the commands print."""

@@ -1,8 +1,8 @@
-"""What stores and bookies' disks hold, told in the same words.
+"""Common view of stores and bookies' disks.
 
-Both have ledgers with metadata, nodes with records of topics and cursors, and damage. The readers of
-:mod:`bookstand.disk` need nothing else; so what they make of topics, cursors and buckets is told of stores, too, and a
-damaged part never hides the rest.
+Both have ledgers with metadata, nodes with the records of topics and cursors, and damage. The readers of
+:mod:`bookstand.disk` need nothing else, so they also read topics, cursors and buckets from stores. Damage to one part
+never hides the others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 
 class Ledger(Protocol):
-    """A ledger of either. Its entries come from one copy each, and damaged ones are reported instead of given."""
+    """Ledger of a store or of disks. Each entry is read from one copy; damaged entries are reported instead of
+    returned."""
 
     @property
     def id(self) -> int: ...
@@ -60,7 +61,7 @@ class Ledger(Protocol):
 
 
 class Source(Protocol):
-    """Where ledgers and nodes come from."""
+    """Source of ledgers and nodes."""
 
     damage: list[Damage]
     limits: ExpansionLimits
@@ -73,8 +74,6 @@ class Source(Protocol):
 
 
 class LedgerFacts(NamedTuple):
-    """A ledger in a line."""
-
     ledger: int
     kind: str
     topic: str
@@ -94,7 +93,7 @@ class LedgerFacts(NamedTuple):
 
 
 class VerifyResult(NamedTuple):
-    """``findings`` are what is wrong; ``notes`` what one should know, and is no damage."""
+    """Result of a verification. ``findings`` are damage; ``notes`` are remarks about other conditions."""
 
     findings: list[Damage]
     notes: list[str]
@@ -102,20 +101,20 @@ class VerifyResult(NamedTuple):
 
 
 class View(ABC):
-    """A context manager."""
+    """Context manager for inspecting a store or disks."""
 
     kind: str
-    """What it is, in a word: ``store`` or ``bookie``."""
+    """``store`` or ``bookie``."""
 
     def __init__(self, path: Path, source: Source) -> None:
         self.path = path
         self.source = source
         self.notes: list[str] = []
-        """What whoever looks should know, and is no damage."""
+        """Remarks for the user that are not damage."""
         self.suspects: set[int] = set()
-        """Ledgers that have been seen to have something wrong with them."""
+        """Ledgers in which damage was found."""
         self._contents: dict[int, LedgerKind] = {}
-        # The disks' readers ask nothing else of disks than what a source has.
+        # The disk readers only use what the Source protocol has.
         self._disks = cast("Disks", source)
 
     def __enter__(self) -> Self:
@@ -129,29 +128,29 @@ class View(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    # -- what it is ----------------------------------------------------------------------------------------------------
+    # -- overview ------------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """On one line, what one is looking at."""
+        """Return a one-line description of the store or disks."""
 
     @property
     def hint(self) -> str | None:
-        """What would tell more."""
+        """Option that would give more information."""
         return None
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
-        """Everything known of it as a whole."""
+        """Return the facts about the store or disks as a whole."""
 
     @abstractmethod
     def files(self) -> list[dict[str, Any]]:
-        """What it consists of."""
+        """Return the files."""
 
     @property
     def damage(self) -> list[Damage]:
-        """What has been met so far, each once."""
+        """Damage found so far, without duplicates."""
         return list(dict.fromkeys(self.source.damage))
 
     # -- ledgers -------------------------------------------------------------------------------------------------------
@@ -167,10 +166,10 @@ class View(ABC):
         return set(self.source.ledger_ids)
 
     def content(self, ledger: Ledger) -> LedgerKind:
-        """What a ledger is of."""
+        """Return what the ledger contains, such as a topic's messages or a cursor's states."""
         found = self._contents.get(ledger.id)
         if found is None:
-            # Without labels its entries have to be read for it.
+            # Without labels, this reads entries of the ledger.
             found = contents.content_of(cast("Any", ledger), self._known.__contains__)
             self._contents[ledger.id] = found
         return found
@@ -201,7 +200,7 @@ class View(ABC):
         return ledger.extent.state
 
     def marks(self, ledger: Ledger) -> list[str]:
-        """What is known to be wrong with a ledger, without reading it."""
+        """Return the known damage of a ledger, without reading it."""
         found = self._marks(ledger)
         if found:
             self.suspects.add(ledger.id)
@@ -211,19 +210,19 @@ class View(ABC):
     def _marks(self, ledger: Ledger) -> list[str]: ...
 
     def entries(self, ledger: Ledger, first: int, last: int | None, beyond: bool = False) -> Iterator[StoredEntry]:
-        """Entries of a ledger. Those that are lost are reported, or noted where it is not sure that they are."""
+        """Yield entries of a ledger. Lost entries are reported as damage, or noted if they may exist elsewhere."""
         return ledger.entries(first, last, beyond=beyond)
 
     @abstractmethod
     def payload_sizes(self, ledger_id: int) -> Iterator[NDArray[np.int64]]:
-        """The sizes of a ledger's entries, some at a time."""
+        """Yield the payload sizes of a ledger's entries, in chunks."""
 
     @abstractmethod
     def copies(self, ledger_id: int, entry_id: int) -> list[dict[str, Any]]:
-        """Where an entry lies."""
+        """Return the locations of an entry's copies."""
 
     def entry(self, ledger_id: int, entry_id: int) -> StoredEntry:
-        """One entry, behind the ledger's end too."""
+        """Return one entry, also after the ledger's end."""
         ledger = self.ledger(ledger_id)
         for entry in self.entries(ledger, entry_id, entry_id, beyond=True):
             return entry
@@ -238,7 +237,7 @@ class View(ABC):
 
     @property
     def names_topics(self) -> bool:
-        """Whether there is metadata, which alone knows the names of topics and cursors."""
+        """True if there is metadata; names of topics and cursors are only stored there."""
         return self.source.dump is not None
 
     @cached_property
@@ -247,11 +246,11 @@ class View(ABC):
         return {grouped(self._disks, group).name: group for group in found}
 
     def topics(self) -> list[str]:
-        """Names; without metadata, which ledgers belong together."""
+        """Return the names of topics; without metadata, of groups of ledgers that belong together."""
         return self.source.dump.topics if self.source.dump is not None else list(self._groups)
 
     def find_topic(self, wanted: str) -> str:
-        """The full name of a topic, given that, or the end of it if no other topic's ends so."""
+        """Return the full name of a topic, given that name or an unambiguous suffix."""
         names = self.topics()
         if wanted in names:
             return wanted
@@ -265,7 +264,7 @@ class View(ABC):
         raise NoSuchNodeError(f"there is no topic {wanted!r}")
 
     def topic(self, name: str) -> DiskTopic:
-        """A topic by its full name."""
+        """Return a topic by its full name."""
         if self.source.dump is None:
             return grouped(self._disks, self._groups[name])
         return topic_of(self._disks, name)
@@ -273,7 +272,7 @@ class View(ABC):
     # -- cursors -------------------------------------------------------------------------------------------------------
 
     def cursors(self, name: str) -> Iterator[DiskCursor]:
-        """The cursors of a topic; without metadata, whatever is in the ledgers of some."""
+        """Yield the cursors of a topic; without metadata, those recognized in ledgers."""
         topic = self.topic(name)
         if self.source.dump is not None:
             yield from cursors_of(topic)
@@ -286,7 +285,8 @@ class View(ABC):
                 yield DiskCursor(topic, f"ledger {ledger_id}", info, found.state, found.source, ledger_id, {})
 
     def delayed(self, name: str, now: int | None = None) -> Iterator[DelayedIndex]:
-        """What waits for each subscription of a topic. ``now`` in ms; None: when it was last written to."""
+        """Yield the delayed messages of each subscription of a topic. ``now`` is in ms and defaults to
+        :attr:`default_now`."""
         if self.source.dump is None:
             raise IncorrectParameterError("without metadata nothing says which buckets still count: give the dump")
         yield from delayed_of(self.topic(name), self.default_now if now is None else now)
@@ -294,10 +294,10 @@ class View(ABC):
     @property
     @abstractmethod
     def default_now(self) -> int:
-        """The time that a question about delayed messages is asked for, in ms."""
+        """Default time, in ms, for deciding which messages are delayed."""
 
     def leftover_buckets(self) -> list[int]:
-        """Ledgers of buckets that no cursor names: merged into others, or left over."""
+        """Return ledgers of bucket snapshots that no cursor refers to: merged into others, or orphaned."""
         named: set[int] = set()
         for name in self.topics():
             for index in self.delayed(name, 0):
@@ -312,11 +312,11 @@ class View(ABC):
 
     @property
     def node_count(self) -> int | None:
-        """How many there are; None: there is no metadata."""
+        """Number of nodes; None without metadata."""
         return None if self.source.dump is None else len(self.source.dump.nodes)
 
     def nodes(self) -> Iterator[DumpNode]:
-        """All of them, by their paths."""
+        """Return all nodes, sorted by path."""
         return map(itemgetter(1), sorted(self._dump.nodes.items()))
 
     @property
@@ -336,14 +336,14 @@ class View(ABC):
             facts |= {"version": node.version, "created": node.ctime, "changed": node.mtime, "value": node.value}
         return facts
 
-    # -- verifying -----------------------------------------------------------------------------------------------------
+    # -- verification --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def verify(self, messages: bool = False) -> VerifyResult:
-        """Reads everything. ``messages``: the checksums of messages, too."""
+        """Read and check everything. ``messages``: also check the messages' own checksums."""
 
     def _verify_topics(self, messages: bool) -> dict[str, int]:
-        """What topics, cursors and buckets have to say goes to the source's damage; how many were looked at."""
+        """Check topics, cursors and buckets; damage is reported to the source. Return the number of objects read."""
         counts = {"topics": 0, "cursors": 0, "buckets": 0}
         for name in self.topics():
             topic = self.topic(name)
@@ -372,7 +372,7 @@ def _children(dump: MetadataDump, path: str) -> Iterator[str]:
 
 
 def position_of(text: str) -> Position | None:
-    """``ledger:entry``; None if it is something else."""
+    """Parse ``ledger:entry``; return None for other text."""
     ledger_id, colon, entry_id = text.partition(":")
     if colon and ledger_id.isdecimal() and entry_id.isdecimal() and text.isascii():
         return Position(int(ledger_id), int(entry_id))

@@ -1,4 +1,4 @@
-"""Bookies' disks, looked at as a whole: with a dump of the cluster's metadata, or without."""
+"""View of bookies' disks, with or without a dump of the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UNLISTED = "UNLISTED"
-"""The state of a ledger that the metadata does not know: it was deleted, or belongs to another cluster."""
+"""State of a ledger that is missing in the metadata: it was deleted, or belongs to another cluster."""
 
 _JOURNAL_SUFFIX = ".txn"
 
@@ -103,14 +103,14 @@ class DiskView(View):
         return disk_files.files(self.disks, self._shortened)
 
     def contents(self) -> Iterator[dict[str, Any]]:
-        """What each file has of which ledger, and of what that is."""
+        """Yield the ledgers in each file, with their use."""
         for row in disk_files.contents(self.disks, self._shortened):
             ledger = self.disks.ledger(row["ledger"])
             what = self.content(ledger)
             yield {**row, "state": self.state_of(ledger), "kind": what.kind, "topic": what.topic or None}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Every record of every file, in the order of files and places."""
+        """Yield every record of every file, by file and offset."""
         return disk_files.records(self.disks, digests_of(self.disks.dump, self._passwords), self._shortened)
 
     def _shortened(self, path: Path) -> str:
@@ -125,15 +125,15 @@ class DiskView(View):
 
     @cached_property
     def _absent(self) -> set[str]:
-        """Bookies of whose disks none is here, though ledgers are said to be on them."""
+        """Bookies that the metadata names and whose disks are missing."""
         here = {bookie.name for bookie in self.disks.bookies}
         ledgers = [] if self.disks.dump is None else self.disks.dump.ledgers.values()
         named = {bookie for ledger in ledgers for _, members in ledger.ensembles for bookie in members}
         return named - here
 
     def _decides(self, ledger: Ledger) -> bool:
-        """Whether what is on none of the disks is lost: without metadata, or without some of the disks, others may
-        have it."""
+        """Return True if entries that are on none of the disks are lost. Without metadata or with disks missing, others
+        may have them."""
         metadata = ledger.metadata
         return metadata is not None and all(self._absent.isdisjoint(members) for _, members in metadata.ensembles)
 
@@ -142,15 +142,15 @@ class DiskView(View):
         return [one for one in super().damage if not self._may_be_elsewhere(one)]
 
     def _may_be_elsewhere(self, one: Damage) -> bool:
-        """Whether nothing is wrong but that an entry is on none of these disks, and others may have it. What is wrong
-        within a file has a place in it."""
+        """Return True if the only damage is a missing entry that other disks may have. Damage within a file has an
+        offset."""
         if not self._absent or one.offset >= 0 or one.entry_id < 0:
             return False
         ledger = self.disks.ledger(one.ledger_id)
         return not self._decides(ledger) and any(first <= one.entry_id <= last for first, last in ledger.extent.missing)
 
     def _elsewhere(self) -> Iterator[str]:
-        """What buckets lack that other disks may have, a line each."""
+        """Yield a line for each ledger with missing entries that other disks may have."""
         counts = Counter(one.ledger_id for one in dict.fromkeys(self.disks.damage) if self._may_be_elsewhere(one))
         for ledger_id, count in sorted(counts.items()):
             what = self.content(self.disks.ledger(ledger_id))
@@ -233,7 +233,7 @@ class DiskView(View):
                 else:
                     notes.append(f"ledger {ledger_id}: {what}")
             if extent.state != CLOSED:
-                # Which disks are not here is said of all ledgers together.
+                # Missing disks are noted once for all ledgers.
                 doubts = [doubt for doubt in extent.doubts if not doubt.startswith(NO_DISK_OF)]
                 notes += [f"ledger {ledger_id}: {doubt}" for doubt in doubts]
         self.disks.damage.extend(found)
@@ -256,7 +256,7 @@ class DiskView(View):
             assert ledger.metadata is not None
             yield f"{entries_are(extent.too_few)} on fewer than {ledger.metadata.ack_quorum_size} bookies"
         for doubt in extent.doubts:
-            # Those of what is missing have been told.
+            # Doubts about missing entries are reported above.
             if "says length" in doubt:
                 yield doubt
 
@@ -268,7 +268,7 @@ def _disks_of_file(
     progress: Callable[[int, int], None] | None,
     limits: ExpansionLimits,
 ) -> Disks:
-    """One entry log or journal by itself, without the rest of its bookie."""
+    """Open a single entry log or journal without the rest of its bookie."""
     damage: list[Damage] = []
     dump = None if metadata is None else MetadataDump.open(metadata, damage.append, limits)
     logs, journals = ([], [path]) if path.suffix == _JOURNAL_SUFFIX else ([path], [])

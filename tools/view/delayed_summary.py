@@ -1,4 +1,4 @@
-"""What waits for its time for one subscription: in buckets, and in the topic alone."""
+"""Summary of a subscription's delayed messages: in buckets, and only in the topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Segment(NamedTuple):
-    """``messages`` are due from the first to the last time, in ms."""
+    """Segment whose ``messages`` are due from the first through the last time, in ms."""
 
     first_due: int
     last_due: int
@@ -25,7 +25,7 @@ class Segment(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """``problems``: what of it cannot be read."""
+    """Bucket snapshot. ``problems`` describe its unreadable parts."""
 
     first_ledger: int
     last_ledger: int
@@ -48,7 +48,7 @@ class Bucket(NamedTuple):
 
 
 class DelayedSummary(NamedTuple):
-    """``next_due`` and ``last_due`` are the first and the last due time; None: nothing is delayed."""
+    """Delayed messages of a subscription. ``next_due`` and ``last_due`` are None if there are none."""
 
     topic: str
     subscription: str
@@ -64,7 +64,7 @@ class DelayedSummary(NamedTuple):
 
 
 def waiting(view: View, index: DelayedIndex, see: Callable[[Numbers], None] | None = None) -> DelayedSummary:
-    """``see`` is given the time of each message that waits, many at once, each message once."""
+    """Summarize an index. ``see`` is called with arrays of due times, in which each delayed message occurs once."""
     held: dict[int, BitMap64] = {}
     buckets = [_read(view, index, bucket, held) for bucket in index.buckets]
     found: dict[int, BitMap64] = {}
@@ -88,7 +88,7 @@ def waiting(view: View, index: DelayedIndex, see: Callable[[Numbers], None] | No
 
 
 def _read(view: View, index: DelayedIndex, bucket: DiskBucket, held: dict[int, BitMap64]) -> Bucket:
-    """Describe a bucket; messages of it that are delayed are added to ``held``."""
+    """Describe a bucket, and add its delayed messages to ``held``."""
     known = len(view.source.damage)
     segments = []
     due = 0
@@ -102,7 +102,7 @@ def _read(view: View, index: DelayedIndex, bucket: DiskBucket, held: dict[int, B
 
 
 def _new(rows: Indexes, positions: dict[int, BitMap64], found: dict[int, BitMap64]) -> Numbers:
-    """The times of those rows whose positions are not among those found, nor stand in an earlier row."""
+    """Return the times of rows whose positions are neither in ``found`` nor in an earlier row."""
     known = {ledger_id: found[ledger_id] for ledger_id in positions if ledger_id in found}
     if _count(positions) == rows.size and all(known[one].isdisjoint(positions[one]) for one in known):
         return rows.timestamps

@@ -1,4 +1,4 @@
-"""Everything known of one thing: as JSON has it, and as it is printed."""
+"""Facts about single objects: as JSON, and as printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bookstand.tools.view.messages import message_facts, message_of, payload_fac
 from bookstand.tools.view.records import entry_record, node_record
 
 _BEGINNING = 80
-"""So many letters of a node's value are in a line."""
+"""Maximum length of a node's value in a line."""
 
 
 def about(view: View) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def about(view: View) -> dict[str, Any]:
 
 
 def ledger_line(facts: LedgerFacts) -> dict[str, Any]:
-    """A ledger in a line of JSON."""
+    """Convert the facts of a ledger to a line of JSON."""
     labels = {"topic": facts.topic or None, "cursor": facts.cursor or None}
     return {**facts._asdict(), **labels, "created": iso(facts.created)}
 
@@ -133,7 +133,7 @@ def topic(view: View, name: str) -> dict[str, Any]:
 
 
 def node_line(node: DumpNode) -> dict[str, Any]:
-    """A node in a line, with the beginning of its value."""
+    """Convert a node to a line, with the beginning of its value."""
     value = readable(node.value)
     return {
         "path": node.path,

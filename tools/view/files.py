@@ -1,4 +1,4 @@
-"""The files of bookies' disks, and every record in them."""
+"""Files of bookies' disks, and the records in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Name = Callable[[Path], str]
 
 
 def files(disks: Disks, name: Name) -> list[dict[str, Any]]:
-    """By bookie, kind and name."""
+    """List files by bookie, kind and name."""
     catalog = disks.catalog
     entries = np.zeros(len(catalog.files), np.int64)
     for ledger_id in catalog.ledger_ids:
@@ -49,7 +49,7 @@ def files(disks: Disks, name: Name) -> list[dict[str, Any]]:
 
 
 def _marks(disks: Disks) -> dict[Path, int]:
-    """By journal, up to where what it has is in the logs, too."""
+    """Return, for each journal with a mark, the offset up to which it has been flushed to the entry logs."""
     return {
         path: mark.offset
         for bookie in disks.bookies
@@ -61,8 +61,8 @@ def _marks(disks: Disks) -> dict[Path, int]:
 
 
 def contents(disks: Disks, name: Name) -> Iterator[dict[str, Any]]:
-    """What each log and journal has of which ledger, by file and ledger. ``in_map``: what the map at the log's end says
-    of its bytes."""
+    """Yield the ledgers in each log and journal. ``in_map`` is the size according to the ledgers map at the end of the
+    log."""
     catalog, maps = disks.catalog, read_maps(disks)
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for ledger_id in catalog.ledger_ids:
@@ -85,7 +85,7 @@ def contents(disks: Disks, name: Name) -> Iterator[dict[str, Any]]:
 
 
 def records(disks: Disks, digests: Digests, name: Name) -> Iterator[dict[str, Any]]:
-    """Every record of every file, in the order of files and places."""
+    """Yield every record of every file, by file and offset."""
     for file in disks.catalog.files:
         special = list[MetaEntry]()
         if file.kind == LOG:
@@ -94,7 +94,7 @@ def records(disks: Disks, digests: Digests, name: Name) -> Iterator[dict[str, An
             blocks = journal.read(file.path, digests, _ignore, special=special.append)
         for block in blocks:
             rows = [*_entry_records(block)]
-            # What lies behind the last entry of a block comes with the next one.
+            # Special records after the last entry of this block belong to the next one.
             end = rows[-1]["offset"] if rows else -1
             rows += map(_special_record, (one for one in special if one.offset < end))
             special[:] = [one for one in special if one.offset >= end]
@@ -105,7 +105,7 @@ def records(disks: Disks, digests: Digests, name: Name) -> Iterator[dict[str, An
 
 
 def _ignore(damage: Damage) -> None:
-    """It was reported when the disks were opened."""
+    """Ignore damage, which was reported when the disks were opened."""
 
 
 def _entry_records(block: Block) -> Iterator[dict[str, Any]]:
@@ -141,7 +141,7 @@ def _size(path: Path) -> int | None:
 
 
 def _version(path: Path) -> int | None:
-    """Both kinds of files have it behind four letters."""
+    """Read the format version, which follows a four-byte magic in both kinds of files."""
     try:
         with open(path, "rb") as file:
             head = file.read(8)
@@ -151,7 +151,7 @@ def _version(path: Path) -> int | None:
 
 
 def read_maps(disks: Disks) -> dict[Path, dict[int, int]]:
-    """By log, how many bytes its map says each ledger has; logs without a map are left out."""
+    """Read the ledgers maps of entry logs: bytes by ledger. Logs without a map are left out."""
     logs = (file.path for file in disks.catalog.files if file.kind == LOG)
     maps = {path: entry_log.read_ledgers_map(path, disks.damage.append) for path in logs}
     return {path: ledgers for path, ledgers in maps.items() if ledgers is not None}

@@ -1,4 +1,4 @@
-"""Entries as messages, for printing."""
+"""Conversion of entries to messages for printing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMES = frozenset({"publish_time", "event_time", "deliver_at_time", "broker_tim
 
 
 def is_message(payload: bytes) -> bool:
-    """Whether it begins as a message; only reading it tells whether it is one."""
+    """Return True if the payload has the magic number of a message; it may still be something else."""
     return payload.startswith(_MAGICS)
 
 
@@ -27,7 +27,7 @@ def message_of(entry: StoredEntry, topic: str, report: Report, limits: Expansion
 
 
 def metadata_facts(metadata: MessageMetadata | SingleMessageMetadata | None) -> dict[str, Any]:
-    """What is set in it: text, numbers, times in UTC."""
+    """Convert the fields that are set to text, numbers and times in UTC."""
     if metadata is None:
         return {}
     found: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def metadata_facts(metadata: MessageMetadata | SingleMessageMetadata | None) -> 
 
 
 def message_facts(message: DiskMessage) -> dict[str, Any]:
-    """All that stands before the payload."""
+    """Return the facts in front of the payload."""
     broker = message.broker_metadata
     facts: dict[str, Any] = {
         "checksum": "right" if message.has_checksum and not message.wrong else "none" if not message.wrong else "wrong",
@@ -65,13 +65,13 @@ def message_facts(message: DiskMessage) -> dict[str, Any]:
 
 
 def value_facts(message: DiskMessage) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Each message in the entry, unpacked: payload, and what it says of itself."""
+    """Yield each message of the entry: its uncompressed payload and its own metadata."""
     for value in message.values():
         yield value.payload, metadata_facts(value.metadata)
 
 
 def payload_facts(payload: bytes) -> Mapping[str, Any]:
-    """For JSON: as text where it is some."""
+    """Return the payload for JSON: as text if it is UTF-8, otherwise in base64."""
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:

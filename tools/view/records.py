@@ -1,4 +1,4 @@
-"""What nodes and entries hold that are no messages: records of topics and cursors, states of cursors, buckets."""
+"""Contents of nodes and of entries other than messages: topics, cursors, cursor states and buckets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _PAIRS = frozenset({"properties", "cursor_properties"})
 
 
 def node_record(dump: MetadataDump, path: str) -> dict[str, Any] | None:
-    """What the node of a ledger, a topic or a cursor says; None: it is none of these, or is damaged, which the dump
-    reports."""
+    """Decode the node of a ledger, a topic or a cursor. Return None for other or damaged nodes; the dump reports
+    damage."""
     ledger_id = ledger_id_of(path)
     if ledger_id is not None:
         metadata = dump.ledgers.get(ledger_id)
@@ -49,7 +49,7 @@ def node_record(dump: MetadataDump, path: str) -> dict[str, Any] | None:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it, without what is not set."""
+    """Convert a record to JSON, without fields that are not set."""
     if isinstance(value, Position):
         return f"{value.ledger_id}:{value.entry_id}"
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -69,7 +69,8 @@ def _plain(value: Any) -> Any:
 
 
 def entry_record(kind: str, entry: StoredEntry, report: Report, limits: ExpansionLimits) -> dict[str, Any] | None:
-    """What an entry of a cursor's or a bucket's ledger says; None: it is none, or cannot be read, which is reported."""
+    """Decode an entry of a cursor's or a bucket's ledger. Return None for other kinds and for damage, which is
+    reported."""
     read = _READERS.get(kind)
     try:
         return None if read is None else read(entry, limits)

@@ -1,4 +1,4 @@
-"""A store of ours, looked at as a whole: nothing is opened for writing, fenced or recovered."""
+"""Read-only view of a store. Inspecting does not fence or recover ledgers."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ class StoreView(View):
         return [{"file": data_file(self._storage.path), "bytes": len(stored), "verdict": verdict}]
 
     def history(self, topic: str, cursor: str) -> list[HistoryEntry]:
-        """The earlier states of a cursor that its ledger still has, newest first."""
+        """Return the earlier states of a cursor that its ledger still has, newest first."""
         found: list[HistoryEntry] = self._cursor(topic, cursor).history()
         return found
 
     def at_marker(self, topic: str, cursor: str, marker: Position) -> Any:
-        """A cursor as it was at a marker."""
+        """Open a cursor in the state that a marker records."""
         return self._cursor(topic, cursor, marker)
 
     def _cursor(self, topic: str, cursor: str, marker: Position | None = None) -> Any:
@@ -138,7 +138,7 @@ class StoreView(View):
         return Cursor.open(self.store.managed_ledger(topic, create=False), cursor, create=False, at_marker=marker)
 
     def verify(self, messages: bool = False) -> VerifyResult:
-        # Its structure was looked at when it was opened.
+        # The structure was checked when the store was opened.
         report = verify(self._storage, structure=False)
         for problem in report.problems:
             ledger_id = NOWHERE if problem.ledger_id is None else problem.ledger_id

@@ -1,4 +1,4 @@
-"""What lies at a path, open to be looked at."""
+"""Opening of views by path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["BOOKIE", "BOOKIE_FILE", "STORE", "Target", "find_dump", "classify", 
 
 
 LIMITS: ContextVar[ExpansionLimits] = ContextVar("LIMITS", default=DEFAULT)
-"""The limits that the command line sets."""
+"""Expansion limits, which the command line sets."""
 
 
 def open_view(
@@ -30,7 +30,7 @@ def open_view(
     passwords: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> View:
-    """What lies there, open to be looked at; a context manager. All but the path is for bookies: ``disks`` are further
+    """Open a view of the store or the bookie at ``path``. The other arguments are for bookies; ``disks`` are additional
     ones of the same cluster."""
     target = classify(path)
     words = [os.fsencode(password) for password in passwords]
@@ -57,8 +57,8 @@ def check_bookies(paths: Sequence[str]) -> None:
 
 
 def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:
-    """Names of topics, each once, by their names, the ends of their names, or patterns. Of each there is one at
-    least."""
+    """Return the topics that match the patterns, without duplicates. A pattern is a name, a suffix or a glob. Each must
+    match."""
     from bookstand.disk.store_source import StoreSource
     from bookstand.managed_ledger.topic_name import fits
 
