@@ -1,6 +1,6 @@
-"""For tests of programs that stand on bookstand: faults, power cuts, a pytest plugin, Hypothesis strategies.
+"""Test kit for programs that use bookstand: faults, power cuts, a pytest plugin and Hypothesis strategies.
 
-Each name is loaded on first use, so that faults need neither pytest nor Hypothesis. docs/testing.md is the way in.
+Names are imported on first use, so that faults require neither pytest nor Hypothesis. See docs/testing.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
     "RecordedCrashError",
     "RecordedCrashWarning",
     "every_crash",
-    # Hypothesis, and what to compare with
+    # Hypothesis, and reference models
     "LedgerMachine",
     "machine",
     "model",

@@ -1,4 +1,4 @@
-"""What a call answered, as something that can be compared."""
+"""Results of calls, in a form that tests can compare."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from bookstand.errors import BookstandError, LedgerError
 
 PATIENCE = 60.0
-"""Seconds after which something that has to happen is taken not to happen; no answer depends on how fast it does."""
+"""Seconds after which a required event is considered missing. No result depends on this limit."""
 
 
 def code_of(call: Callable[[], Any]) -> int | None:
-    """The code that the call is refused with, None when it succeeds; whatever is no answer of a ledger passes."""
+    """Return the error code of a call, or None if it succeeds. Exceptions other than LedgerError are not caught."""
     try:
         call()
     except LedgerError as error:
@@ -23,7 +23,7 @@ def code_of(call: Callable[[], Any]) -> int | None:
 
 
 def outcome(pending: Any, timeout: float = PATIENCE) -> Any:
-    """``("ok", value)``, or the code of what a pending operation ended with."""
+    """Return ``("ok", value)`` of a pending operation, or its error code."""
     try:
         return "ok", pending.result(timeout)
     except LedgerError as error:
@@ -33,7 +33,7 @@ def outcome(pending: Any, timeout: float = PATIENCE) -> Any:
 
 @contextmanager
 def refused(*codes: int) -> Iterator[None]:
-    """The block has to raise an error of ours with one of the codes."""
+    """Assert that the block raises an error with one of the codes."""
     refusal: BookstandError | None = None
     try:
         yield
@@ -44,7 +44,7 @@ def refused(*codes: int) -> Iterator[None]:
 
 
 def eventually_readable(handle: Any, entry_id: int) -> None:
-    """Wait until an entry is stored whose acknowledgment may have to wait for others."""
+    """Wait until an entry is stored; its acknowledgment may still be pending."""
     deadline = time.monotonic() + PATIENCE
     while code_of(lambda: handle.read_unconfirmed(entry_id, entry_id)) is not None:
         assert time.monotonic() < deadline, f"entry {entry_id} was not stored within {PATIENCE} s"

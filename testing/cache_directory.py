@@ -1,4 +1,4 @@
-"""A folder for temporary files that only this user can write to, and that stays from one run to the next."""
+"""Persistent directory for temporary files that only the current user can write to."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def private_folder() -> str:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        # Somebody else could put a library there that is loaded, or a recording that is believed.
+        # Another user could place a library that gets loaded here, or a forged recording.
         raise StoreError(f"{folder} is no folder of this user's alone")
     return folder

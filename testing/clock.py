@@ -1,4 +1,4 @@
-"""Time for tests: a clock that stands still until it is told to go on, and the machine's where delays really last."""
+"""Clocks for tests: a virtual one that only advances on request, and the system clock for real delays."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class VirtualClock:
-    """A clock for :func:`bookstand.open` and for the delays of :class:`Faults`; it moves only when it is told to.
+    """Virtual clock for :func:`bookstand.open` and for the delays of :class:`Faults`.
 
-    ``advance`` moves it, and does on the way, in order of time, what falls due. With ``auto=True`` nobody has to: what
-    would wait moves the clock to the end of its waiting itself, so that delays show in ``now()`` and cost nothing.
+    ``advance`` moves the clock and runs due actions in order of time. With ``auto=True``, each wait advances the clock
+    to its own end, so delays are visible in ``now()`` and take no time.
 
-    Time-outs of the store (``add_quorum_timeout``, ``result(timeout)``) are in the machine's time all the same.
+    Timeouts of the store (``add_quorum_timeout``, ``result(timeout)``) still use the system clock.
     """
 
     def __init__(self, now: int = 0, auto: bool = False) -> None:
@@ -38,17 +38,17 @@ class VirtualClock:
         self._numbers = count()
 
     def now(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         return self._micros // 1000
 
     @property
     def waiting(self) -> int:
-        """How many things wait for their time."""
+        """Number of pending actions and waits."""
         with self._changed:
             return len(self._due)
 
     def advance(self, seconds: float) -> None:
-        """Move the clock, and do what falls due in this thread."""
+        """Move the clock, and run the due actions in this thread."""
         target = self._micros + _micros(seconds)
         while True:
             with self._changed:
@@ -62,7 +62,7 @@ class VirtualClock:
             action()
 
     def advance_to_next(self) -> bool:
-        """Move the clock to when something falls due, and do that; False where nothing waits."""
+        """Advance the clock to the next due time and run its actions; return False if nothing is pending."""
         with self._changed:
             if not self._due:
                 return False
@@ -71,7 +71,7 @@ class VirtualClock:
         return True
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call ``action`` in the thread that moves the clock past that time."""
+        """Call ``action`` in the thread that advances the clock past that time."""
         with self._changed:
             at = self._micros + _micros(seconds)
             heapq.heappush(self._due, (at, next(self._numbers), action))
@@ -80,7 +80,7 @@ class VirtualClock:
             self.advance(seconds)
 
     def sleep(self, seconds: float) -> None:
-        """Wait until somebody has moved the clock by so much."""
+        """Wait until another thread has advanced the clock by ``seconds``."""
         woken: list[bool] = []
 
         def wake() -> None:
@@ -93,13 +93,13 @@ class VirtualClock:
             self._changed.wait_for(lambda: woken)
 
     def wait_until_waiting(self, number: int = 1, timeout: float = 60.0) -> bool:
-        """Wait, in the machine's time, until so many things wait for theirs; False if they do not come."""
+        """Wait, by the system clock, until ``number`` actions or waits are pending; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._due) >= number, timeout)
 
 
 class RealClock:
-    """The machine's time, for those who do not wait themselves."""
+    """System clock for callers that must not block."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -108,7 +108,7 @@ class RealClock:
         self._thread: Thread | None = None
 
     def call_later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call ``action`` in a thread of the clock's own."""
+        """Call ``action`` in the clock's own thread."""
         with self._changed:
             heapq.heappush(self._due, (monotonic() + seconds, next(self._numbers), action))
             self._changed.notify_all()
@@ -117,7 +117,7 @@ class RealClock:
                 self._thread.start()
 
     def _run(self) -> None:
-        """Lives as long as something waits."""
+        """Run until nothing is pending."""
         while True:
             with self._changed:
                 if not self._due:
@@ -131,7 +131,7 @@ class RealClock:
             try:
                 action()
             except SimulatedCrash:
-                # Nobody waits in this thread; the store has been closed, and tells everybody.
+                # No caller waits in this thread. The crash has closed the store, which notifies all callers.
                 continue
 
 

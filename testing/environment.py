@@ -1,4 +1,4 @@
-"""Variables of the environment that the test kit reads, for whoever looks whether one is set before loading it."""
+"""Environment variables of the test kit, for modules that check them before importing it."""
 
 FAULTS = "BOOKSTAND_FAULTS"
-"""What :meth:`bookstand.testing.Faults.from_environment` reads, and a replay line sets."""
+"""Faults to inject: set by a replay line, and read by :meth:`bookstand.testing.Faults.from_environment`."""

@@ -1,6 +1,6 @@
-"""Any order of operations on several ledgers, by two clients and over restarts and crashes, against a plain model.
+"""Stateful test of a store against a reference model: any order of operations by two clients, restarts and crashes.
 
-A program that puts something of its own around a store subclasses :class:`LedgerMachine` and says how it opens one::
+A program that wraps a store subclasses :class:`LedgerMachine` and defines how to open it::
 
     class WithMyWrapper(LedgerMachine):
         def open_store(self, path):
@@ -8,7 +8,7 @@ A program that puts something of its own around a store subclasses :class:`Ledge
 
     TestMyWrapper = WithMyWrapper.TestCase
 
-Hooks may be given there, too: whatever delays, holds back or reorders must not change an answer.
+``open_store`` may also pass hooks. Delaying, blocking or reordering operations must not change results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DIGESTS = st.sampled_from(["crc32", "crc32c", "hmac", "dummy"])
 
 @dataclass
 class LedgerModel:
-    """The reference model: what is known of one ledger, and its writer's handle while there is one."""
+    """Reference model of one ledger, with the open handle of its writer."""
 
     ledger_id: int
     adv: bool
@@ -55,21 +55,21 @@ class LedgerModel:
     writer: Any
     stored: dict[int, bytes] = field(default_factory=dict)
     acknowledged: int = -1
-    """Last entry whose add was answered."""
+    """Last entry whose add was acknowledged."""
     lac: int = -1
-    """The writer's last-add-confirmed."""
+    """Last-add-confirmed of the writer."""
     pending: dict[int, Any] = field(default_factory=dict)
     fenced: bool = False
     handle_closed: bool = False
     closed_at: int | None = None
-    """The last entry in the metadata once that says CLOSED."""
+    """Last entry in the metadata, once its state is CLOSED."""
     close_codes: set[int | None] = field(default_factory=set)
-    """What closing the handle may answer, once somebody else closed the ledger."""
+    """Possible results of closing the handle after another client has closed the ledger."""
     readers: list[Any] = field(default_factory=list)
 
     @property
     def contiguous(self) -> int:
-        """The last entry before the first gap."""
+        """Last entry before the first gap."""
         last = -1
         while last + 1 in self.stored:
             last += 1
@@ -77,7 +77,7 @@ class LedgerModel:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """At the end of a run the store is closed, opened with ``check="full"``, compared and verified."""
+    """State machine whose runs end by reopening the store with ``check="full"``, comparing it and verifying it."""
 
     ledgers: Bundle[LedgerModel] = Bundle("ledgers")
     store: Any
@@ -86,15 +86,16 @@ class LedgerMachine(RuleBasedStateMachine):
     # -- methods for subclasses --------------------------------------------------------------------------------------
 
     def open_store(self, path: Path) -> Any:
-        """A client of the store at ``path``, made if it is not there. Two are open at a time, and each is closed."""
+        """Open a client of the store at ``path``, creating the store if necessary. Two are open at a time, and are
+        closed."""
         return bookstand.open(path)
 
     def make_folder(self) -> Path:
-        """An empty folder for one run; removed when the run is over."""
+        """Return an empty directory for one run, which is removed afterwards."""
         return Path(tempfile.mkdtemp(prefix="bookstand-machine-"))
 
     def crash_store(self) -> None:
-        """The process that has the store open dies, as far as the store can tell."""
+        """Simulate the death of the process that has the store open."""
         self.store.storage.crash()
 
     # -- setup and teardown ------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def create(
         self, adv: bool, deferred: bool, digest: str, password: bytes, payloads: list[bytes], how: str
     ) -> LedgerModel | MultipleResults[LedgerModel]:
-        """With some entries from the beginning: what befalls a ledger later is of interest if it has any."""
+        """Create a ledger with some entries, because most later operations have no effect on an empty ledger."""
         if len(self.models) >= 5:
             return multiple()
         create = self.store.create_ledger_adv if adv else self.store.create_ledger
@@ -165,7 +166,7 @@ class LedgerMachine(RuleBasedStateMachine):
         with refused(-25):
             self.store.open_ledger(model.ledger_id, password=model.password)
         if model.writer is not None:
-            # A handle that is closed already repeats what its close met with.
+            # A closed handle repeats the result of its close.
             assert code_of(model.writer.close) in ((None, -17, -25) if model.handle_closed else (-25,))
             for pending in model.pending.values():
                 assert outcome(pending) in (-11, -101)
@@ -176,7 +177,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(model=consumes(ledgers), payload=PAYLOADS)
     def create_again(self, model: LedgerModel, payload: bytes) -> None:
-        """Another generation under the same id starts clean, and the former writer cannot write into it."""
+        """Recreate a ledger under its id: it starts empty, and the former writer cannot write to it."""
         self.store.delete_ledger(model.ledger_id)
         again = self.other.create_ledger_adv(model.ledger_id, password=b"again")
         with refused(-7, -13):
@@ -196,13 +197,13 @@ class LedgerMachine(RuleBasedStateMachine):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def _refusal(self, model: LedgerModel) -> int | None:
-        """The code that a new add is refused with."""
+        """Return the error code of a new add."""
         if model.handle_closed:
             return -11
         return -101 if model.fenced else None
 
     def _failed(self, model: LedgerModel) -> None:
-        """An add was refused by the fence: everything pending fails, and the handle closes itself."""
+        """Model an add that failed on the fence: all pending adds fail, and the handle closes itself."""
         for pending in model.pending.values():
             assert outcome(pending) == -101
         model.pending.clear()
@@ -257,7 +258,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert code_of(lambda: model.writer.write_async(entry_id, payload).result(60)) == -22
             return
         if ahead < 0:
-            # Acknowledged and not forced: neither pending nor below the LAC. The original leaves it open.
+            # Acknowledged but not forced: neither pending nor up to the LAC. BookKeeper leaves the result open.
             return
         refusal = self._refusal(model)
         if refusal is not None:
@@ -302,7 +303,7 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             code = code_of(model.writer.close)
             if not model.close_codes:
-                # Equal ends are one close. Lengths of adv ledgers may differ where the ends do not, as the original's.
+                # Closing at the same end succeeds. The lengths of adv ledgers may differ even then, as in BookKeeper.
                 model.close_codes = {-17} if model.closed_at != model.lac else {None, -17} if model.adv else {None}
             assert code in model.close_codes
             model.close_codes = {code}
@@ -446,7 +447,7 @@ class LedgerMachine(RuleBasedStateMachine):
         raise AssertionError("a handle works on after the crash")
 
     def _adopt_survivors(self, model: LedgerModel) -> None:
-        """What was acknowledged early, and not forced, may be gone after a crash; from some entry on."""
+        """Drop lost entries from the model. Only entries that were acknowledged but not forced may be lost."""
         reader = self.other_reader(model)
         gone: list[int] = []
         for entry_id, payload in sorted(model.stored.items()):

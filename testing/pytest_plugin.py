@@ -1,21 +1,21 @@
-"""The pytest plugin: stores that are verified after the test, faults that must have happened, a crash lab.
+"""Pytest plugin: stores that are verified after the test, faults that must fire, and a crash lab.
 
-Fixtures, all for one test:
+Function-scoped fixtures:
 
 ``bookstand_store``
-    an open store in the test's temporary folder, with the test's faults where it asks for them. The marker
-    ``@pytest.mark.bookstand(wire="v2", ...)`` has the options to open it with.
+    Open store in the test's temporary directory, with the test's faults if it requests them. The marker
+    ``@pytest.mark.bookstand(wire="v2", ...)`` sets the options of ``bookstand.open``.
 ``bookstand_open_store``
-    opens further stores, or the same one again: ``bookstand_open_store(path=None, **options)``.
+    Function that opens further stores, or the same one again: ``bookstand_open_store(path=None, **options)``.
 ``bookstand_faults``
-    :class:`bookstand.testing.Faults`; ``bookstand_store`` and ``bookstand_open_store`` open with it.
+    :class:`bookstand.testing.Faults` for the stores that the other fixtures open.
 ``bookstand_crash_lab``
     :class:`bookstand.testing.CrashLab` with the test's seed.
 ``bookstand_seed``
-    the test's own seed, made of ``--bookstand-seed`` and the test's id; the fixtures above use it.
+    The test's seed, derived from ``--bookstand-seed`` and the test's id. The other fixtures use it.
 
-After the test every store that was opened is closed, opened again and verified. A test that left one damaged fails,
-unless it is marked with ``@pytest.mark.bookstand_damaged``; so does one with a fault rule that never fired.
+After the test, every opened store is closed, reopened and verified. The test fails if a store is damaged, unless it is
+marked with ``@pytest.mark.bookstand_damaged``. It also fails if a fault rule never fired.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from bookstand.errors import BookstandError
 if TYPE_CHECKING:
     from bookstand.testing import CrashLab, Faults
 
-# Their assertions are to explain themselves.
+# Their assertions get pytest's detailed messages.
 pytest.register_assert_rewrite(
     "bookstand.testing.assertions", "bookstand.testing.machine", "bookstand.testing.workloads"
 )
 
 
 class Trial:
-    """What the fixtures gave one test, and how the test went."""
+    """Resources that the fixtures gave a test, and its outcome."""
 
     def __init__(self) -> None:
         self.faults: Faults | None = None
@@ -49,7 +49,7 @@ class Trial:
         self.passed = False
 
     def close(self) -> None:
-        """Close what is still open. Faults are for the test, not for what comes after it."""
+        """Close the open stores. Faults are disabled first: they must not affect the verification."""
         if self.faults is not None:
             self.faults.release()
         for store in self.opened:
@@ -58,7 +58,7 @@ class Trial:
             store.close()
 
     def damage(self) -> list[str]:
-        """What is wrong with the stores, once they are closed."""
+        """Return the damage of the stores, after they were closed."""
         found = []
         for path in dict.fromkeys(store.path for store in self.opened):
             try:
@@ -96,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "bookstand_damaged: the test may leave its stores damaged; they are not verified"
     )
     if config.option.bookstand_seed is None:
-        # Kept in the option, so that workers of a distributed run get the same one.
+        # Stored in the option, so that workers of a distributed run inherit it.
         config.option.bookstand_seed = random.SystemRandom().randrange(1 << 32)
 
 
@@ -127,7 +127,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def bookstand_seed(request: pytest.FixtureRequest) -> int:
-    """The test's own seed: the same whichever tests run besides it, and in whatever order."""
+    """Seed of the test, which does not depend on other tests or their order."""
     _trial(request.node)
     text = f"{request.config.option.bookstand_seed} {request.node.nodeid}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
@@ -135,10 +135,10 @@ def bookstand_seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def bookstand_faults(request: pytest.FixtureRequest, bookstand_seed: int) -> Iterator[Faults]:
-    """Faults for the test's stores; each rule has to come to something.
+    """Faults for the test's stores; each rule must fire.
 
-    Delays cost no time, they move the clock that the stores are opened with. Where BOOKSTAND_FAULTS is set its seed is
-    used, and its rules hold besides those that the test makes.
+    Delays take no real time: they advance the clock that the stores are opened with. If BOOKSTAND_FAULTS is set, its
+    seed is used, and its rules apply in addition to those of the test.
     """
     from bookstand.testing.faults.faults import UnfiredFaultsError
     from bookstand.testing.faults.replay import faults_of_a_test
@@ -159,9 +159,9 @@ def bookstand_faults(request: pytest.FixtureRequest, bookstand_seed: int) -> Ite
 def bookstand_open_store(
     request: pytest.FixtureRequest, tmp_path: Path, bookstand_seed: int
 ) -> Iterator[Callable[..., bookstand.Store]]:
-    """``open(path=None, **options)`` as ``bookstand.open``; without a path it is the store of ``bookstand_store``."""
+    """``open(path=None, **options)`` like ``bookstand.open``; the default path is that of ``bookstand_store``."""
     trial = _trial(request.node)
-    # Before the stores: what they are opened with must outlive them.
+    # Requested first, so that the faults are torn down after the stores that use them.
     faults = request.getfixturevalue("bookstand_faults") if "bookstand_faults" in request.fixturenames else None
 
     def open_store(path: Path | str | None = None, **options: Any) -> bookstand.Store:
@@ -183,7 +183,7 @@ def bookstand_open_store(
 def bookstand_store(
     request: pytest.FixtureRequest, bookstand_open_store: Callable[..., bookstand.Store]
 ) -> bookstand.Store:
-    """An open store of the test's own, closed and verified after it."""
+    """Open store of the test, which is closed and verified afterwards."""
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("bookstand"))):
         options |= marker.kwargs
@@ -192,7 +192,7 @@ def bookstand_store(
 
 @pytest.fixture
 def bookstand_crash_lab(bookstand_seed: int) -> Iterator[CrashLab]:
-    """A crash lab with the test's seed."""
+    """Crash lab with the test's seed."""
     from bookstand.testing import CrashLab
 
     with CrashLab(seed=bookstand_seed) as lab:

@@ -1,8 +1,8 @@
-"""Hypothesis strategies for what programs on bookstand are given: positions, acknowledgments, delays, operations.
+"""Hypothesis strategies for inputs of programs that use bookstand: positions, acknowledgments, delays, operations.
 
-What they draw is plain data from ``bookstand.testing.workloads``. Small cases come first and shrinking leads to them;
-but the shapes that make trouble are drawn often, rather than once in a thousand: long runs and lone holes, ties,
-the far future, an empty ledger in the middle of a topic, an operation after a restart.
+They draw plain data of ``bookstand.testing.workloads``, and shrink to small cases. Troublesome shapes are drawn often:
+long runs and single holes, ties, the far future, an empty ledger in the middle of a topic, an operation after a
+restart.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 PATTERNS = ("sparse", "holes", "runs", "everything", "nothing")
 DELAYS = ("constant", "ties", "spread", "mixed")
 FAR_FUTURE = 1 << 42
-"""Milliseconds, about 140 years: beyond what 32 bits of seconds or a sane clock have."""
+"""About 140 years in milliseconds: beyond 32 bits of seconds and any plausible clock."""
 
 
 def payloads(max_size: int = 64) -> SearchStrategy[bytes]:
-    """What an entry holds: mostly little, now and then nothing, or more than fits into a page."""
+    """Payloads of entries: mostly small, sometimes empty or larger than a page."""
     little = st.binary(max_size=max_size)
     return st.one_of(little, little, little, st.sampled_from([b"", b"\0", b"m" * 300, b"p" * 4100]))
 
@@ -56,8 +56,8 @@ def payloads(max_size: int = 64) -> SearchStrategy[bytes]:
 def topics(
     draw: DrawFn, min_ledgers: int = 1, max_ledgers: int = 4, max_entries: int = 200
 ) -> tuple[tuple[int, int], ...]:
-    """A topic: the ids of its ledgers, ascending and with gaps as other topics leave them, each with the number of its
-    entries. Ledgers may be empty, but not all of them are."""
+    """Topics: ids and numbers of entries of their ledgers. Ids ascend, with gaps for the ledgers of other topics.
+    Ledgers may be empty, but not all of them."""
     if not 1 <= min_ledgers <= max_ledgers or max_entries < 1:
         raise IncorrectParameterError("a topic has a ledger and an entry at least, and no fewer at most than at least")
     number = draw(st.integers(min_ledgers, max_ledgers))
@@ -81,7 +81,7 @@ def topics(
 
 
 def positions(topic: Sequence[tuple[int, int]] | None = None) -> SearchStrategy[Position]:
-    """Positions of a topic's entries; without a topic any position there can be, the limits often."""
+    """Positions of a topic's entries. Without a topic, any valid position, often at the limits."""
     if topic is None:
         ids = st.one_of(
             st.integers(0, 100), st.sampled_from([0, 1, (1 << 31) - 1, 1 << 32, MAX_ID]), st.integers(0, MAX_ID)
@@ -108,13 +108,13 @@ def acknowledgments(
     cumulative: bool = True,
     batches: bool = True,
 ) -> list[Acknowledgment]:
-    """What a subscription acknowledges, in the order in which it does.
+    """Acknowledgments of a subscription, in order.
 
-    ``pattern`` is what is acknowledged one by one, of each ledger on its own unless it is given: ``"sparse"``, a few
-    entries of many; ``"holes"``, all but a few, as consumers leave it that are stuck on some; ``"runs"``, long
-    stretches of either, as several consumers leave it; ``"everything"``; ``"nothing"``. The order is that of the topic,
-    its reverse, or a little mixed up as several consumers mix it. ``cumulative`` puts acknowledgments of everything so
-    far in between, ``batches`` ones of some messages of an entry, which may be acknowledged as a whole before or after.
+    ``pattern`` selects the individually acknowledged entries; by default it is drawn for each ledger. ``"sparse"`` is a
+    few entries. ``"holes"`` is all but a few, as with stuck consumers. ``"runs"`` alternates long acknowledged and
+    unacknowledged stretches, as with several consumers. The others are ``"everything"`` and ``"nothing"``. The order is
+    that of the topic, its reverse, or slightly shuffled. ``cumulative`` adds cumulative acknowledgments in between.
+    ``batches`` adds acknowledgments of messages in an entry, which may also be acknowledged as a whole.
     """
     if pattern is not None and pattern not in PATTERNS:
         raise IncorrectParameterError(f"pattern must be one of {PATTERNS}, not {pattern!r}")
@@ -126,7 +126,7 @@ def acknowledgments(
     if order == "descending":
         chosen.reverse()
     elif order == "mixed":
-        # Neighbours change places within a window, as prefetching consumers have it.
+        # Shuffle within a window, as consumers with prefetching do.
         window = draw(st.integers(2, 20))
         for start in range(0, len(chosen), window):
             part = draw(st.permutations(chosen[start : start + window]))
@@ -168,7 +168,7 @@ def _batch_acknowledgments(draw: DrawFn, entries: Sequence[Position]) -> BatchIn
     size = draw(st.one_of(st.integers(2, 10), st.sampled_from([63, 64, 65, 1000])))
     indexes = draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=min(size, 12)))
     if draw(st.booleans()):
-        # All but these, down to the last one missing.
+        # All indexes except these, up to the last one missing.
         indexes = set(range(size)) - indexes or {0}
     return BatchIndexes(draw(st.sampled_from(entries)), tuple(sorted(indexes)), size)
 
@@ -180,11 +180,11 @@ def _batch_acknowledgments(draw: DrawFn, entries: Sequence[Position]) -> BatchIn
 def delayed_workloads(
     draw: DrawFn, topic: Sequence[tuple[int, int]], now: int = 1_700_000_000_000, kind: str | None = None
 ) -> list[Delayed]:
-    """Delayed messages of a topic in the order of publishing, which is that of their positions.
+    """Delayed messages of a topic in the order of publishing, which is the order of their positions.
 
-    ``kind``: ``"constant"``, each so long after the one before as that was published; ``"ties"``, many due at the same
-    few moments; ``"spread"``, anywhere in some days; ``"mixed"``, all of it, with what is due already, at this very
-    moment, at the epoch, and in the far future. ``now`` is in milliseconds. Not every message is delayed.
+    ``kind``: ``"constant"``, the same delay for messages published at regular intervals; ``"ties"``, many due at the
+    same few times; ``"spread"``, anywhere within some days; ``"mixed"``, all of these, with times in the past, equal to
+    ``now``, at the epoch and in the far future. ``now`` is in milliseconds. Not every message is delayed.
     """
     if kind is not None and kind not in DELAYS:
         raise IncorrectParameterError(f"kind must be one of {DELAYS}, not {kind!r}")
@@ -220,8 +220,8 @@ class _Ledger:
 def operations(
     draw: DrawFn, min_size: int = 1, max_size: int = 20, max_ledgers: int = 4, max_entries: int = 5
 ) -> list[Operation]:
-    """Operations on ledgers and nodes that a store has to carry out, each of them: nothing is appended to a ledger
-    that is closed or has lost its writer, nothing is deleted that is not there. ``workloads.perform`` runs them."""
+    """Operations on ledgers and nodes, all of which must succeed: none appends to a ledger that is closed or has lost
+    its writer, and none deletes missing objects. ``workloads.perform`` runs them."""
     if not 1 <= min_size <= max_size:
         raise IncorrectParameterError("a sequence has an operation at least, and no fewer at most than at least")
     ledgers: dict[int, _Ledger] = {}
@@ -230,7 +230,7 @@ def operations(
     sequence: list[Operation] = []
     while len(sequence) < max_size and (len(sequence) < min_size or draw(st.integers(0, 14))):
         writable = [number for number, ledger in ledgers.items() if ledger.writable]
-        # What shrinking leads to comes first.
+        # Hypothesis shrinks towards the first alternatives.
         kinds = ["append"] * 9 if writable else []
         kinds += ["create"] * 3 if len(ledgers) < max_ledgers else []
         kinds += ["force", "close"] if writable else []

@@ -1,8 +1,7 @@
-"""What the strategies draw, as plain data, and a way to run it: positions, acknowledgments, delayed messages, and
-sequences of operations on ledgers.
+"""Data that the strategies draw, and execution of the operations among them.
 
-:func:`perform` runs a sequence on a store and acknowledges what each operation promised; :func:`check_survivors` says
-whether a store that was opened after a crash has all of it. Together they are a crash test of any sequence::
+:func:`perform` runs operations on a store and acknowledges the result of each. :func:`check_survivors` checks that a
+store that was reopened after a crash still has them. Together they are a crash test of any sequence::
 
     every_crash(
         lambda path, acknowledge: perform(operations, path, acknowledge),
@@ -23,19 +22,19 @@ from bookstand.storage.format.position import Position
 
 
 class Individual(NamedTuple):
-    """One entry is acknowledged."""
+    """Acknowledgment of one entry."""
 
     position: Position
 
 
 class Cumulative(NamedTuple):
-    """The entry and all before it are acknowledged."""
+    """Acknowledgment of an entry and all entries before it."""
 
     position: Position
 
 
 class BatchIndexes(NamedTuple):
-    """Some of the messages that one entry holds are acknowledged."""
+    """Acknowledgment of some messages in a batch entry."""
 
     position: Position
     indexes: tuple[int, ...]
@@ -46,7 +45,7 @@ Acknowledgment = Individual | Cumulative | BatchIndexes
 
 
 class Delayed(NamedTuple):
-    """A message that is not to be delivered before ``deliver_at``, in milliseconds since the epoch."""
+    """Message with a delivery time, ``deliver_at``, in milliseconds since the epoch."""
 
     position: Position
     deliver_at: int
@@ -56,7 +55,7 @@ class Delayed(NamedTuple):
 
 
 class Create(NamedTuple):
-    """``ledger`` is what the sequence calls it from now on: 0, 1, … in the order of creation."""
+    """Create a ledger. ``ledger`` is its number in the sequence: 0, 1, … in the order of creation."""
 
     ledger: int
     digest: str = "crc32c"
@@ -65,7 +64,7 @@ class Create(NamedTuple):
 
 
 class Append(NamedTuple):
-    """``how``: ``"one"`` after the other, ``"async"`` and then waited for, or ``"many"`` in one call."""
+    """Append to a ledger: ``how`` is one call per entry (``"one"``, ``"async"``) or one for all (``"many"``)."""
 
     ledger: int
     payloads: tuple[bytes, ...]
@@ -73,48 +72,48 @@ class Append(NamedTuple):
 
 
 class Force(NamedTuple):
-    """What is acknowledged of a ledger is forced."""
+    """Force a ledger's acknowledged entries."""
 
     ledger: int
 
 
 class Close(NamedTuple):
-    """A ledger's writer closes it."""
+    """Close a ledger by its writer."""
 
     ledger: int
 
 
 class Recover(NamedTuple):
-    """Somebody opens the ledger with recovery, which ends its writer."""
+    """Recover a ledger from another handle, which fences its writer."""
 
     ledger: int
 
 
 class Delete(NamedTuple):
-    """A ledger is deleted."""
+    """Delete a ledger."""
 
     ledger: int
 
 
 class PutNode(NamedTuple):
-    """A node is written."""
+    """Write a node."""
 
     path: str
     value: bytes
 
 
 class DeleteNode(NamedTuple):
-    """A node is deleted."""
+    """Delete a node."""
 
     path: str
 
 
 class Compact(NamedTuple):
-    """The store is compacted."""
+    """Compact the store."""
 
 
 class Reopen(NamedTuple):
-    """The store is closed and opened; ledgers that are being written stay open, and lose their writers."""
+    """Close and reopen the store; ledgers that are being written stay open, but lose their writers."""
 
 
 Operation = Create | Append | Force | Close | Recover | Delete | PutNode | DeleteNode | Compact | Reopen
@@ -122,7 +121,7 @@ Operation = Create | Append | Force | Close | Recover | Delete | PutNode | Delet
 
 @dataclass
 class Expected:
-    """What a store has after some operations: the reference that survivors are compared with."""
+    """Expected contents of a store after some operations, with which survivors are compared."""
 
     @dataclass
     class Ledger:
@@ -130,7 +129,7 @@ class Expected:
         deferred: bool
         entries: list[bytes] = field(default_factory=list)
         promised: int = 0
-        """So many entries have to survive."""
+        """Number of entries that must survive."""
         closed: bool = False
 
     ledgers: dict[int, Ledger] = field(default_factory=dict)
@@ -148,7 +147,7 @@ class Expected:
             case Force(ledger):
                 self.ledgers[ledger].promised = len(self.ledgers[ledger].entries)
             case Close(ledger):
-                # The end of a deferred ledger is what was forced.
+                # A deferred ledger ends at its last forced entry.
                 self.ledgers[ledger].closed = True
                 del self.ledgers[ledger].entries[self.ledgers[ledger].promised :]
             case Recover(ledger):
@@ -171,7 +170,7 @@ def perform(
     acknowledge: Callable[[Any], object] = lambda value: None,
     open_store: Callable[[Any], Any] = bookstand.open,
 ) -> None:
-    """Run the operations on the store at ``path``, and acknowledge the ledger's id, or None, after each of them."""
+    """Run the operations on the store at ``path``; after each, acknowledge its ledger's id, or None."""
     store = open_store(path)
     writers: dict[int, Any] = {}
     ids: dict[int, int] = {}
@@ -213,8 +212,8 @@ def perform(
 
 
 def check_survivors(store: Any, operations: Sequence[Operation], acknowledged: Sequence[int | None]) -> None:
-    """Whether the store has what the first ``len(acknowledged)`` operations promised. The operation after them was
-    under way, and may have happened, or a part of it."""
+    """Assert that the store has the effects of the first ``len(acknowledged)`` operations. The next operation was in
+    progress, and may have taken effect completely, partly or not at all."""
     done = operations[: len(acknowledged)]
     ids = {op.ledger: ledger_id for op, ledger_id in zip(done, acknowledged, strict=True) if isinstance(op, Create)}
     before, after = Expected(), Expected()
@@ -255,7 +254,7 @@ def check_survivors(store: Any, operations: Sequence[Operation], acknowledged: S
 
 
 def _entries(store: Any, ledger_id: int, password: bytes) -> list[bytes]:
-    """What is there, confirmed or not, without changing anything."""
+    """Return the stored entries, confirmed or not, without changing the ledger."""
     reader = store.open_ledger(ledger_id, recovery=False, password=password)
     if reader.is_closed():
         return [entry.data for entry in reader]

@@ -1,1 +1,1 @@
-"""Power cuts: recording of writes, and the states of the disk after a cut."""
+"""Power cuts: recording of file operations, and the states of the disk after a cut."""

@@ -1,4 +1,4 @@
-"""What is done with each state that a power cut left: the user's check, and what every store has to be capable of."""
+"""Checks of a store after a power cut: the user's check, and the requirements for every store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Images:
-    """Writes images into a folder, each over the one before."""
+    """Writes images into a directory, each over the previous one."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -69,8 +69,8 @@ def examine_store(
     own_checks: bool = True,
     twice: bool = True,
 ) -> None:
-    """Open the store and check it. ``own_checks``: verify it as well, write to it and read that; ``twice``: open it
-    once more after that, and check again."""
+    """Open the store and check it. ``own_checks``: also verify it, write to it and read the new entries. ``twice``:
+    then open and check it again."""
     with bookstand.open(path, **open_options) as store:
         check(store, acknowledged)
         if own_checks:
@@ -90,7 +90,7 @@ def verify(store: Store) -> None:
 
 
 def write_a_little(store: Store, remove: bool) -> None:
-    """A store that came back has to take more, and to give it back. ``remove``: so that no trace of it is left."""
+    """Assert that the store accepts and returns new entries. ``remove``: delete them afterwards, without a trace."""
     payloads = [b"after the power cut", b"", bytes(300)]
     writer = store.create_ledger(1, 1, 1, digest="crc32c", password=b"")
     assert writer.append(payloads[0]) == 0

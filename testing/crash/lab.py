@@ -1,4 +1,4 @@
-"""Power cuts at every moment of a workload, and what the store is worth after each.
+"""Power cuts at every point of a workload, and checks of the store after each.
 
 ::
 
@@ -15,9 +15,10 @@
 
     every_crash(workload, check)
 
-The workload is run once and its file operations are recorded; then each state that a power cut could have left of them
-(``crash_states.py`` says which, and what is assumed of disks) is written to a folder, opened, and checked with what had
-been acknowledged by then. What fails is made as small as possible, and told together with a line that repeats it.
+The workload runs once, and its file operations are recorded. Then each state in which a power cut could leave the disk
+(``states.py`` defines them, and the assumptions about disks) is written to a directory. The store is opened there and
+checked against the values acknowledged before the cut. Failures are minimized and reported with a line that repeats
+them.
 """
 
 from __future__ import annotations
@@ -56,23 +57,23 @@ if TYPE_CHECKING:
 MODES = ("images", "simulated", "kill")
 RECORDERS = ("auto", "pages", "observed")
 _STORE = "store"
-# How many smaller cases are tried before a failing one is told.
+# Maximum number of smaller cases to try before a failure is reported.
 _SHRINKING = 300
-# Of how many states one is opened a second time after it was written to.
+# One state in this many is opened a second time after writing to it.
 _TWICE = 8
 
 
 class Explored(NamedTuple):
-    """What was tried, and held."""
+    """Result of an exploration without failures."""
 
     states: int
-    """Distinct ones; in the modes "simulated" and "kill" the number of crashes."""
+    """Number of distinct states, or of crashes in the modes "simulated" and "kill"."""
     seconds: float
     recording: Recording | None = None
 
     @property
     def rate(self) -> float:
-        """States a second."""
+        """States per second."""
         return self.states / self.seconds if self.seconds else 0.0
 
     def __str__(self) -> str:
@@ -80,8 +81,8 @@ class Explored(NamedTuple):
 
 
 class CrashFoundError(BookstandError, AssertionError):
-    """A crash after which the store is not what was promised. ``replay`` is the line that repeats it, ``tried`` how
-    many states or crashes were tried until it was found."""
+    """A crash after which the store breaks a promise. ``replay`` is the line that repeats it; ``tried`` is the number
+    of states or crashes until it was found."""
 
     def __init__(self, problem: str, replay: str, acknowledged: list[Any], details: list[str], tried: int) -> None:
         self.problem = problem
@@ -95,8 +96,8 @@ class CrashFoundError(BookstandError, AssertionError):
 
 
 class RecordedCrashError(CrashFoundError):
-    """A crash that was repeated as it had been recorded, for the program does other things now: this says nothing of
-    the program as it is. ``found`` is what the recorded crash has shown."""
+    """Failure of a recorded crash that the current program no longer reproduces: it says nothing about the current
+    program. ``found`` is the failure of the recorded crash."""
 
     def __init__(self, recorded: str, found: CrashFoundError) -> None:
         super().__init__(found.problem, found.replay, found.acknowledged, [], found.tried)
@@ -105,7 +106,7 @@ class RecordedCrashError(CrashFoundError):
 
 
 class RecordedCrashWarning(UserWarning):
-    """A recorded crash was repeated and nothing is wrong with it; the program as it is was not tried."""
+    """A recorded crash was repeated without a failure; the current program was not tested."""
 
 
 def every_crash(
@@ -120,20 +121,20 @@ def every_crash(
     own_checks: bool = True,
     processes: int | None = None,
 ) -> Explored:
-    """Crash the workload everywhere, and check what is left; raises :class:`CrashFoundError` for what does not hold.
+    """Crash the workload everywhere and check the results; raise :class:`CrashFoundError` for a failure.
 
-    ``workload(path, acknowledge)`` opens the store at the path itself, and calls ``acknowledge(value)`` after each
-    promise that it was given. ``check(store, acknowledged)`` gets the store, opened again with ``open_options``, and
-    the values acknowledged before the crash in their order; it raises AssertionError. Then ``verify()`` is run, a
-    little is written and read again, unless ``own_checks`` is false. ``limit`` is how many crashes to try at most; of
-    more than that, a sample by ``seed``.
+    ``workload(path, acknowledge)`` opens the store at the path, and calls ``acknowledge(value)`` after each promise
+    that it received. ``check(store, acknowledged)`` gets the store, reopened with ``open_options``, and the values
+    acknowledged before the crash, in order; it raises AssertionError. Then, unless ``own_checks`` is false,
+    ``verify()`` is run, and some entries are written and read. ``limit`` is the maximum number of crashes; if there are
+    more, ``seed`` determines the sample.
 
-    ``mode="images"``: power cuts. The store is checked in child processes, so what ``check`` changes in memory is lost.
-    ``"simulated"``: the store crashes in this process at each point that it passes. ``"kill"``: SIGKILL for a child, at
-    each file operation with ``recorder="observed"``, otherwise at each point.
+    ``mode="images"``: power cuts. The store is checked in child processes, so changes that ``check`` makes in memory
+    are lost. ``"simulated"``: the store crashes in this process at each point that it passes. ``"kill"``: a child is
+    killed with SIGKILL at each file operation with ``recorder="observed"``, otherwise at each point.
 
-    ``recorder="pages"`` watches in this process, everywhere. ``"observed"`` watches from below another process: it
-    needs Linux, a C compiler, and a workload that is a function of a module. ``"auto"`` is ``"pages"``.
+    ``recorder="pages"`` records within this process, on every platform. ``"observed"`` records another process from
+    below; it requires Linux, a C compiler, and a workload that is a module-level function. ``"auto"`` is ``"pages"``.
     """
     __tracebackhide__ = True
     if mode not in MODES:
@@ -176,9 +177,9 @@ def _images(
 
 
 class CrashLab:
-    """The same in steps: record a workload, see the states, explore them. A context manager.
+    """The steps of :func:`every_crash`: record a workload, list the states, explore them. A context manager.
 
-    ``folder`` is where recordings and images are made: in memory where there is such a place, by default.
+    ``folder`` is the directory for recordings and images; the default is in memory if possible.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, seed: int = 0) -> None:
@@ -204,7 +205,7 @@ class CrashLab:
 
     @contextmanager
     def _place(self, what: str) -> Iterator[str]:
-        """A new folder, gone when the block ends."""
+        """Provide a new directory that is removed at the end of the block."""
         self._count += 1
         place = os.path.join(self.folder, f"{what}-{self._count}-{os.getpid()}")
         os.mkdir(place)
@@ -216,7 +217,7 @@ class CrashLab:
     # -- recordings ------------------------------------------------------------------------------------------------
 
     def record(self, workload: Workload, recorder: str = "auto") -> Recording:
-        """Run the workload once on an empty folder, and write down what it does to its files."""
+        """Run the workload once on an empty directory and record its file operations."""
         __tracebackhide__ = True
         _check_recorder(recorder)
         if not callable(workload):
@@ -229,8 +230,7 @@ class CrashLab:
             return watching.recording
 
     def record_again(self, workload: Workload, replay: PowerCut) -> tuple[Recording, str | None]:
-        """The recording in which a crash was found, made again; or the one that was kept, and what there is to say of
-        that."""
+        """Repeat the recording of a crash. If that fails, return the saved recording, with a message that says so."""
         __tracebackhide__ = True
         counts = set()
         for _ in range(ATTEMPTS):
@@ -243,11 +243,11 @@ class CrashLab:
     # -- states ----------------------------------------------------------------------------------------------------
 
     def states(self, recording: Recording, limit: int | None = None) -> Iterator[State]:
-        """Every distinct state that a power cut could leave, in the order of the cuts."""
+        """Iterate over the distinct states after a power cut, in the order of the cuts."""
         return iter(crash_states(recording, self.seed, limit))
 
     def write(self, recording: Recording, case: Case, folder: str | os.PathLike[str]) -> str:
-        """Write one state into a folder; returns the path of the store in it."""
+        """Write one state into a directory; return the path of its store."""
         walk = Walk(recording)
         walk.advance_to(case.cut)
         Images(os.fspath(folder)).put(walk.image(case))
@@ -263,7 +263,7 @@ class CrashLab:
         own_checks: bool = True,
         processes: int | None = None,
     ) -> Explored:
-        """Check every state; raises :class:`CrashFoundError` with the smallest failing case that was found."""
+        """Check every state; raise :class:`CrashFoundError` with the smallest failing case found."""
         __tracebackhide__ = True
         began = monotonic()
         states = crash_states(recording, self.seed, limit)
@@ -285,7 +285,7 @@ class CrashLab:
         *,
         own_checks: bool = True,
     ) -> Explored:
-        """Check this one state."""
+        """Check a single case."""
         __tracebackhide__ = True
         began = monotonic()
         problem = _Exploration(self, recording, check, open_options or {}, own_checks).problem_of(case)
@@ -320,7 +320,7 @@ class CrashLab:
         open_options: dict[str, Any],
         own_checks: bool,
     ) -> Explored:
-        """The modes "simulated" and "kill" of :func:`every_crash`."""
+        """Run the modes "simulated" and "kill" of :func:`every_crash`."""
         __tracebackhide__ = True
         began = monotonic()
         only = crash_replay.wanted_in_place(mode)
@@ -347,7 +347,7 @@ class CrashLab:
 
 
 class _Exploration:
-    """One recording and how its states are checked."""
+    """A recording, and how to check its states."""
 
     def __init__(
         self, lab: CrashLab, recording: Recording, check: Check, open_options: Mapping[str, Any], own_checks: bool
@@ -380,14 +380,14 @@ class _Exploration:
         return examine_all(len(states), begin, processes)
 
     def problem_of(self, case: Case) -> str | None:
-        """What is wrong with one state, looked at in a process of its own."""
+        """Check one case in a child process; return the failure."""
         self._tried += 1
         acknowledged = len(self._recording.acknowledged_by(case.cut))
         _, finding = self.run([State(case, acknowledged, b"")], 1)
         return finding.message if finding is not None else None
 
     def shrink(self, case: Case, problem: str) -> tuple[Case, str]:
-        """A smaller case that fails as well: fewer writes dropped and torn, and the power gone earlier."""
+        """Minimize a failing case: drop and tear fewer writes, and cut earlier."""
         smaller = True
         while smaller and self._tried < _SHRINKING:
             smaller = False
@@ -411,7 +411,7 @@ class _Exploration:
             yield case._replace(dropped=tuple(other for other in case.dropped if other != number))
         if case.dropped:
             yield case._replace(dropped=())
-        # Earlier, first by much and then by little.
+        # Cut earlier: first in large steps, then in small ones.
         earliest = max((*case.dropped, *(tear.operation for tear in case.torn)), default=-1) + 1
         step = (case.cut - earliest) // 2
         while step > 0:
@@ -421,7 +421,7 @@ class _Exploration:
             yield self._waiting(case._replace(cut=case.cut - 1))
 
     def _waiting(self, case: Case) -> Case:
-        """Without what is durable by then."""
+        """Remove operations that are durable at the cut from the case."""
         walk = Walk(self._recording)
         walk.advance_to(case.cut)
         waiting = set(walk.waiting)
@@ -437,7 +437,7 @@ def _check_recorder(recorder: str) -> None:
 
 
 def _memory() -> str | None:
-    """Where files live in memory, if there is such a place."""
+    """Return a directory in memory, if there is one."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
 
 

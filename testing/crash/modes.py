@@ -1,4 +1,4 @@
-"""Crashes that need no recording: the store goes down in this process, or a child is killed."""
+"""Crashes without a recording: the store crashes in this process, or a child is killed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     Acknowledge = Callable[[Any], None]
     Workload = Callable[[str, Acknowledge], object]
-    # Where it crashed, the folder that was left, and what had been acknowledged.
+    # Location of the crash, remaining directory, acknowledged values.
     Crash = tuple[str, str, list[Any]]
 
 
 def killed_at_operations(
     workload: Workload, folder: str, store: str, limit: int | None, chance: random.Random, only: str | None
 ) -> Generator[Crash]:
-    """SIGKILL before each file operation; before a sample of them where those are more than ``limit``."""
+    """Kill a child before each file operation, or before a sample of ``limit`` operations."""
     if only is not None:
         if not only.isdigit():
             raise IncorrectParameterError(f"{only!r} is no number of a file operation")
@@ -55,7 +55,7 @@ def _sample(given: list[_T], limit: int | None, chance: random.Random) -> list[_
 
 
 class _Points(Hooks):
-    """Notes the points that the store passes, and crashes it at one of them."""
+    """Records the points that the store passes, and crashes it at one of them."""
 
     sees_entries = False
 
@@ -84,7 +84,7 @@ def crashed_at_points(
     chance: random.Random,
     only: str | None,
 ) -> Generator[Crash]:
-    """A crash at each passing of each point; where those are more than ``limit``, at a sample of them."""
+    """Crash at each passing of each point, or at a sample of ``limit`` passings."""
     if only is not None:
         name, _, times = only.partition("#")
         if not times.isdigit():
@@ -120,7 +120,7 @@ def _giving(points: _Points) -> Callable[[str, dict[str, Any]], None]:
 
 
 def _run_and_crash(workload: Workload, place: str, store: str, point: tuple[str, int]) -> list[Any]:
-    """In this process. What the workload makes of the crash is its own affair."""
+    """Crash in this process. The workload may handle or ignore the crash."""
     acknowledged: list[Any] = []
     points = _Points(point)
     with watched_openings(place, _giving(points)):
@@ -157,7 +157,7 @@ def _run_and_die(workload: Workload, place: str, store: str, point: tuple[str, i
 
 
 def problem_of(examine: Callable[[], None], in_child: bool) -> str | None:
-    """What an examination finds, here or in a process of its own."""
+    """Return the failure of an examination, run in this process or in a child."""
     if in_child:
         _, finding = examine_all(1, lambda: nullcontext(lambda case: examine()))
         return finding.message if finding is not None else None

@@ -1,4 +1,4 @@
-"""Takes part in the opening of stores by code that knows nothing of it, for the time of a ``with`` block."""
+"""Interception of store opens within a ``with`` block, transparent to the calling code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = "open_storage"
 
 @contextmanager
 def watched_openings(folder: str, prepare: Callable[[str, dict[str, Any]], None]) -> Iterator[None]:
-    """Before a store below the folder is opened, ``prepare(path, options)`` may change the options."""
+    """Call ``prepare(path, options)``, which may change the options, before a store below the directory is opened."""
     root = os.path.realpath(folder)
     modules = (storage_module, front_door)
     real = [getattr(module, _NAME) for module in modules]

@@ -1,4 +1,4 @@
-"""Many cases in forked processes: one that ends its process, by SIGBUS say, is a finding, not the end of the search."""
+"""Examination of many cases in forked processes, in which a case that is killed, such as by SIGBUS, is a finding."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import BinaryIO
 
-# A case that takes longer hangs.
+# Time limit after which a case counts as hung.
 CASE_SECONDS = 120
-# So many cases between two collections of garbage.
+# Number of cases between two garbage collections.
 _COLLECT = 256
 
 _NUMBER = struct.Struct("=q")
 
 
 class Finding(NamedTuple):
-    """The number of a case that failed, and what there is to say of it."""
+    """Number of a failing case, and its error message."""
 
     case: int
     message: str
@@ -41,10 +41,10 @@ class Finding(NamedTuple):
 def examine_all(
     count: int, begin: Callable[[], AbstractContextManager[Callable[[int], None]]], processes: int | None = None
 ) -> tuple[int, Finding | None]:
-    """Examine cases 0 to ``count`` - 1; returns how many were, and the first that failed in the order of numbers.
+    """Examine cases 0 to ``count`` - 1; return how many were examined, and the failing case with the lowest number.
 
-    Each process calls ``begin()`` and then what that gives, with the numbers of its cases, ascending. The search ends
-    soon after a case has failed.
+    Each process calls ``begin()`` and passes the numbers of its cases, in ascending order, to the result. The search
+    stops soon after a failure.
     """
     if processes is not None and processes < 1:
         raise IncorrectParameterError(f"processes is a number from 1 up, not {processes!r}")
@@ -58,7 +58,7 @@ def examine_all(
 
 
 class _Board:
-    """What all processes see: whether to stop, and for each the case it is at and the number of those done."""
+    """State shared by all processes: the stop flag, and the current case and number of finished cases of each."""
 
     def __init__(self, shared: mmap.mmap) -> None:
         self._shared = shared
@@ -85,7 +85,7 @@ class _Board:
 
 def fork() -> int:
     with warnings.catch_warnings():
-        # Python 3.12 and later warn of other threads; a child of ours uses nothing that one of them could hold.
+        # Python 3.12 and later warn about other threads. The child uses nothing that could be locked by one of them.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
@@ -98,7 +98,7 @@ def _start(
     board: _Board,
 ) -> tuple[int, int, BinaryIO]:
     inlet, outlet = os.pipe()
-    # Where the process was when a signal ended it.
+    # Receives the stack trace of the child if a signal kills it.
     last_words = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed in _end
     child = fork()
     if child:
@@ -107,7 +107,7 @@ def _start(
     os.close(inlet)
     status = 1
     try:
-        # Nearly everything that a case makes goes without it, and it takes a fifth of the time.
+        # Cases create little garbage that needs collection, which would take a fifth of the time.
         gc.freeze()
         gc.disable()
         faulthandler.enable(last_words)
@@ -149,7 +149,7 @@ def _work(
 
 
 def describe_error(error: BaseException) -> str:
-    """What to say of an error: the trace begins where it leaves this kit, for what comes after that is the user's."""
+    """Format an error. The trace begins where it leaves this kit, because the rest is the user's code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and _is_of_the_kit(trace):
         trace = trace.tb_next

@@ -1,13 +1,13 @@
-"""Records what a workload in this process does to its files, with nothing but Python.
+"""Recorder of a workload's file operations in this process, in pure Python.
 
-The store's own file operations are seen as they happen: for the time of the recording the functions of ``os`` that
-change files are wrapped. What LMDB does is not seen but concluded: after each commit the data file is compared with
-what it was before, and the pages that differ are taken to have been written in LMDB's order, first all data pages,
-then ``fdatasync``, then the changed header through ``O_DSYNC``. The recorder below the process (``observer.py``) sees
-what really happens; that both agree is shown by a test.
+The store's own file operations are observed directly: during the recording, the functions of ``os`` that change files
+are wrapped. LMDB's operations are inferred: after each commit the data file is compared with its previous contents. The
+changed pages are assumed to be written in LMDB's order: all data pages, then ``fdatasync``, then the changed header
+through ``O_DSYNC``. The recorder below the process (``syscall_recorder.py``) sees the real operations; a test checks
+that both agree.
 
-Only this process is watched, not its children. What a program writes with ``open(...).write`` is noticed when the next
-operation is, and taken to be unsynced.
+Child processes are not recorded. Output of ``open(...).write`` is detected with the next operation, and assumed to be
+unsynced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-# LMDB 0.9 writes its header from the map's size on, up to and including the transaction's number, which is last.
+# LMDB 0.9 writes its header from the map size through the transaction id, which is last.
 _META_START, _META_END = 32, 152
 _TRANSACTION = struct.Struct("<144xQ")
 _META_PAGES = 2
@@ -56,7 +56,7 @@ _WRAPPED = (
 
 
 class _Known:
-    """A file that was seen: its number, its name, and what was in it."""
+    """A known file: its number, name and last contents."""
 
     __slots__ = ("content", "number", "path")
 
@@ -67,7 +67,7 @@ class _Known:
 
 
 class _Watch(Hooks):
-    """Tells the recorder of every commit. It does not look at single entries, so they travel as without hooks."""
+    """Notifies the recorder of every commit. Entry hooks are off, because they would change the path of entries."""
 
     sees_entries = False
 
@@ -79,7 +79,7 @@ class _Watch(Hooks):
 
 
 class PageRecorder:
-    """``with PageRecorder(folder, "store") as recorder``: what happens below the folder inside the block."""
+    """Records operations below the directory within ``with PageRecorder(folder, "store") as recorder``."""
 
     _recording_now = False
 
@@ -93,7 +93,7 @@ class PageRecorder:
         self._watch = _Watch(self)
         self._volatile: set[str] = set()
         self._points: list[tuple[Hooks, Callable[[str], None]]] = []
-        # The thread that is recording at this moment: what it does for that is not recorded.
+        # The thread that is recording now; its own file operations are not recorded.
         self._inside = 0
         self._numbers = 0
 
@@ -139,7 +139,7 @@ class PageRecorder:
             self._volatile.add(os.path.join(folder, DATA_FILE))
 
     def _listen(self, hooks: Hooks) -> None:
-        """The workload brought hooks of its own: hear of the commits as well."""
+        """Wrap the workload's own hooks to be notified of commits."""
         point = hooks.point
         if any(known is hooks for known, _ in self._points):
             return
@@ -158,7 +158,7 @@ class PageRecorder:
     # -- detecting changes -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Compare all files with what they were."""
+        """Detect changes in all files."""
         with self._by_itself():
             self._look_around()
 
@@ -231,7 +231,7 @@ class PageRecorder:
             self._note(kinds.TRUNCATE, known.path, known.number, len(now))
 
     def _committed(self, known: _Known, changed: list[int], before: bytes, now: bytes, durable: bool) -> None:
-        """LMDB has committed, or is about to: its order."""
+        """Record the changed pages in the order of LMDB's commit."""
         metas = [start for start in changed if start < _META_PAGES * PAGE]
         for start in changed[len(metas) :]:
             self._write(known, start, now[start : start + PAGE])
@@ -286,7 +286,7 @@ class PageRecorder:
     def _below_by_inode(self, status: os.stat_result) -> bool:
         with self._lock:
             if status.st_ino not in self._files:
-                # Perhaps LMDB has made it since.
+                # LMDB may have created it since.
                 self.look()
             return status.st_ino in self._files
 
@@ -299,7 +299,7 @@ class PageRecorder:
         return os.path.join(os.path.realpath(folder), last)
 
     def _name(self, full: str) -> str | None:
-        """Relative to the recorded folder, None outside of it."""
+        """Return the name relative to the recorded directory, or None outside of it."""
         if full == self._root:
             return ""
         return full[len(self._root) + 1 :] if full.startswith(self._root + os.sep) else None
@@ -308,7 +308,7 @@ class PageRecorder:
         return self._files.get(os.fstat(descriptor).st_ino)
 
     def _after_open(self, arguments: tuple[Any, ...], options: dict[str, Any], result: object) -> None:
-        # A new file is found, and one that was emptied as well.
+        # Detects created and truncated files.
         self._look_around()
 
     def _after_write(self, arguments: tuple[Any, ...], options: dict[str, Any], written: int) -> None:
@@ -391,7 +391,7 @@ _CHANGES = os.O_CREAT | os.O_TRUNC
 
 
 def _offered(name: str) -> bool:
-    """Not every system has all of them."""
+    """Return True if this platform has the function."""
     return hasattr(os, name)
 
 

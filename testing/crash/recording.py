@@ -1,4 +1,4 @@
-"""What a program did to the files below a folder, in order, and the promises it was given meanwhile. No I/O here."""
+"""Recorded file operations below a directory, in order, with the acknowledgments between them. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PAGE = 4096
-"""What an operating system writes to a disk at a time; a write of several pages is recorded as several writes."""
+"""Unit in which operating systems write to disks. Writes of several pages are recorded as several writes."""
 
 CREATE, WRITE, TRUNCATE, SYNC = "create", "write", "truncate", "sync"
 RENAME, UNLINK, MKDIR, RMDIR, SYNC_FOLDER = "rename", "unlink", "mkdir", "rmdir", "sync_folder"
@@ -29,20 +29,20 @@ _FORMAT = "bookstand-recording-1"
 
 
 class Operation(NamedTuple):
-    """One operation. Names are relative to the recorded folder; a file keeps its number when it is renamed."""
+    """File operation. Names are relative to the recorded directory; a renamed file keeps its number."""
 
     kind: str
     path: str = ""
-    """The name it was done to or through; the folder itself is ``""``."""
+    """Name that the operation was applied to; the directory itself is ``""``."""
     file: int = 0
-    """Number of the file, from 1 on, for what concerns a file."""
+    """Number of the file, from 1 up; 0 if the operation needs none."""
     offset: int = 0
-    """Of a write; of a truncation, the size."""
+    """Offset of a write; new size of a truncation."""
     data: bytes = b""
     synchronous: bool = False
-    """A write through ``O_DSYNC``: once it has returned, it is on the disk."""
+    """A write through ``O_DSYNC``, which is durable when it returns."""
     target: str = ""
-    """Of a renaming: the new name."""
+    """New name of a renamed file."""
 
     def __str__(self) -> str:
         if self.kind == WRITE:
@@ -56,10 +56,10 @@ class Operation(NamedTuple):
 
 
 class Recording:
-    """Operations in the order in which they were done, acknowledgments among them.
+    """Operations in order of execution, including acknowledgments.
 
-    ``acknowledged`` holds the values of the acknowledgments; an operation ``acknowledge`` stands where each was given.
-    ``store`` is the name of the store's folder, ``recorder`` says who watched: ``"pages"`` or ``"observed"``.
+    ``acknowledged`` has the values of the acknowledgments; each has an operation ``acknowledge`` at its position.
+    ``store`` is the name of the store's directory. ``recorder`` is ``"pages"`` or ``"observed"``.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Recording:
         self.operations.append(Operation(ACKNOWLEDGE))
 
     def acknowledged_by(self, cut: int) -> list[Any]:
-        """The values acknowledged within the first ``cut`` operations."""
+        """Return the values acknowledged within the first ``cut`` operations."""
         count = sum(operation.kind == ACKNOWLEDGE for operation in self.operations[:cut])
         return self.acknowledged[:count]
 
     def files(self, cut: int | None = None) -> dict[str, bytes | None]:
-        """What the first operations, or all, leave where nothing is lost: name -> content, None for folders."""
+        """Return the files after ``cut`` operations if nothing is lost: name to content, None for directories."""
         names: dict[str, int | None] = {}
         contents: dict[int, bytearray] = {}
         for operation in self.operations[:cut]:
@@ -116,9 +116,9 @@ class Recording:
 
     @property
     def shape(self) -> str:
-        """A short name for the sequence of operations: the same where a workload was repeated exactly.
+        """Short fingerprint of the sequence of operations, which is equal if a workload repeats exactly.
 
-        Contents are left out, and so is what stands behind a dash in a name: process ids and random numbers.
+        Excludes contents, and the part of names after a dash: process ids and random numbers.
         """
         told = (
             (one.kind, one.offset, len(one.data), one.path.rpartition("/")[2].partition("-")[0])
@@ -129,7 +129,7 @@ class Recording:
     # -- serialization -----------------------------------------------------------------------------------------------
 
     def to_bytes(self) -> bytes:
-        """For keeping a recording; acknowledged values have to be what JSON has."""
+        """Serialize the recording; acknowledged values must be JSON values."""
         rows = [
             [one.kind, one.path, one.file, one.offset, base64.b85encode(one.data).decode(), one.synchronous, one.target]
             for one in self.operations
@@ -165,11 +165,11 @@ class Recording:
 
 
 GONE = -1
-"""In place of a file's number: the name does not exist. A folder's number is 0."""
+"""Replaces the file number of a name that does not exist. Directories have number 0."""
 
 
 def changed_names(operation: Operation) -> tuple[tuple[str, int], ...]:
-    """What an operation does to names: (name, file it then has) for each, all at once or not at all."""
+    """Return the effects of an operation on names, as (name, new file number). They are atomic."""
     kind = operation.kind
     if kind == CREATE:
         return ((operation.path, operation.file),)

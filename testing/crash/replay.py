@@ -1,4 +1,4 @@
-"""The line that repeats one crash, and the recordings that are kept for it."""
+"""Replay lines, each of which repeats one crash, and the recordings saved for them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 VARIABLE = "BOOKSTAND_CRASH"
-"""The environment variable with the one crash to repeat; ``every_crash`` then tries nothing else."""
+"""Environment variable with the crash to repeat; ``every_crash`` then tries no others."""
 
 ATTEMPTS = 5
-"""So often a workload is run to get the recording that is meant: one with threads does not do the same things twice."""
+"""Attempts to reproduce a recording: workloads with threads do not always repeat their operations."""
 
 _VERSION = "v1"
 _TRY_ANEW = f"if you have changed the program since, run the test without {VARIABLE}"
 
 
 class PowerCut(NamedTuple):
-    """A crash to be repeated: a case of the recording with this shape."""
+    """Crash to repeat: a case of the recording with this shape."""
 
     recorder: str
     shape: str
@@ -36,12 +36,12 @@ class PowerCut(NamedTuple):
 
 
 def line_in_place(mode: str, where: str) -> str:
-    """What repeats a crash of the modes "simulated" and "kill"."""
+    """Return the line that repeats a crash of the modes "simulated" and "kill"."""
     return f'{VARIABLE}="{_VERSION}:mode={mode};at={where}"'
 
 
 def wanted_cut() -> PowerCut | None:
-    """The power cut that the environment asks for."""
+    """Return the power cut that the environment selects."""
     wanted = _wanted()
     if wanted is None:
         return None
@@ -52,7 +52,7 @@ def wanted_cut() -> PowerCut | None:
 
 
 def wanted_in_place(mode: str) -> str | None:
-    """Where to crash in this mode, if the environment asks for that."""
+    """Return the crash location that the environment selects in this mode."""
     wanted = _wanted()
     if wanted is None:
         return None
@@ -73,7 +73,7 @@ def _wanted() -> dict[str, str] | None:
 
 
 def keep(recording: Recording) -> None:
-    """So that the crash can be repeated even where the workload does not do the same things twice."""
+    """Save a recording, so that the crash can be repeated if the workload does not repeat its operations."""
     try:
         kept = recording.to_bytes()
     except IncorrectParameterError:
@@ -83,8 +83,8 @@ def keep(recording: Recording) -> None:
 
 
 def kept_recording(shape: str, now: Collection[int]) -> tuple[Recording, str]:
-    """A recording that was kept, and what to say of it where the workload does other things than are in it: ``now`` has
-    the numbers of operations that it does instead."""
+    """Load a saved recording, with a message for a workload that no longer repeats it. ``now`` has the numbers of its
+    current operations."""
     path = _kept(shape)
     if not os.path.exists(path):
         raise IncorrectParameterError(

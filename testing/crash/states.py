@@ -1,27 +1,26 @@
-"""What a power cut may leave of recorded file operations. Pure: from a recording to states, without any I/O.
+"""States of the disk that a power cut may leave after recorded file operations. Pure: no I/O.
 
 Assumptions about disks and file systems
 ----------------------------------------
 
-1. The power may go between any two operations, and in the middle of a write.
-2. ``fsync`` and ``fdatasync`` of a file make its writes and its size durable; a write through ``O_DSYNC`` makes itself
-   durable, and with it whatever else was waiting on the same page. Nothing else does. Until then each page of a write
-   and each truncation is on the disk or is not, independently of all others: any subset of them, which is all that
-   can be seen of any order in which they may arrive. Two waiting writes to one page arrive in their order or not.
-3. Names (created, renamed, removed) are durable once the folder that holds them was synced; a renaming belongs to the
-   folder of its new name. Until then each is there or not, independently of the others and of the file's content. A
-   renaming is there as a whole or not at all. Syncing a file does not make its name durable.
-4. A page that is being written may be torn between any two sectors of 512 bytes. A write that lies within one sector
-   is torn after any number of its bytes: this is more than disks do, which write sectors as a whole, and covers
-   LMDB's header. That bytes of a later part of a sector arrive without those of an earlier one is not assumed.
-5. A file that was lengthened may show zeros where its data did not arrive.
-6. What was durable stays. Disks that answer before they have written are not covered, nor is a decaying medium.
-7. The content of ``lock.mdb`` does not matter, for whoever opens the store first after a power cut writes it anew:
-   it is in every state as it was when the power went.
+1. Power may fail between any two operations, and during a write.
+2. ``fsync`` and ``fdatasync`` of a file make its writes and its size durable. A write through ``O_DSYNC`` makes itself
+   and all pending writes to the same page durable. Nothing else does. Until then, each page of a write and each
+   truncation may or may not be on the disk, independently of all others. Subsets suffice: they cover every order of
+   arrival. Pending writes to one page are applied in their order.
+3. Names (created, renamed, removed) become durable when their directory is synced; for a rename, the directory of the
+   new name. Until then each may or may not exist, independently of others and of the file's content. A rename is
+   atomic. Syncing a file does not make its name durable.
+4. A page may be torn between any two sectors of 512 bytes during a write. A write within one sector, such as LMDB's
+   header, may be torn after any number of bytes, although disks write whole sectors. Later bytes of a sector are
+   assumed not to arrive without the earlier ones.
+5. An extended file may contain zeros where its data did not arrive.
+6. Durable data remains. Disks that acknowledge before they write are not covered, nor is decay of the medium.
+7. The content of ``lock.mdb`` does not matter: the first process that opens the store after a power cut rewrites it.
+   In every state it has its contents at the cut.
 
-Of up to five waiting pages and names all subsets are made. Of more: all, none, each one alone missing or alone there
-(up to a bound), and a seeded sample. States that look the same on the disk are one state, taken at the latest moment
-at which it can arise, when most was promised.
+For up to five pending pages and names, all subsets are generated. For more: all, none, each one alone missing or
+present (up to a limit), and a seeded sample. Identical disk contents form one state, the one with most acknowledgments.
 """
 
 from __future__ import annotations
@@ -56,18 +55,18 @@ if TYPE_CHECKING:
 
 SECTOR = 512
 EXHAUSTIVE = 5
-"""Of so many waiting operations all subsets are made."""
+"""Maximum number of pending operations for which all subsets are generated."""
 SAMPLES = 12
-"""Random subsets at each cut with more than that, and random tears of each page."""
+"""Number of random subsets at each cut with more pending operations, and of random tears of each page."""
 SINGLES = 24
-"""Of how many waiting operations each is tried alone, missing and there; a sample of so many where there are more."""
+"""Maximum number of pending operations that are tried alone, missing and present; beyond it, a sample is."""
 
 _LOCK_FILE = "lock.mdb"
 _CASE = re.compile(r"cut=(\d+)(?:;drop=([\d,]+))?(?:;tear=([\d:sb0-9a-f,]+))?")
 
 
 class TornWrite(NamedTuple):
-    """Part of a write that arrived: sectors by a mask (``unit="s"``), or so many bytes (``"b"``)."""
+    """Partial write: a mask of sectors (``unit="s"``), or a number of bytes (``"b"``)."""
 
     operation: int
     unit: str
@@ -78,7 +77,7 @@ class TornWrite(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One way to lose power: after ``cut`` operations; those ``dropped`` never arrived, others in part."""
+    """A power cut after ``cut`` operations; those ``dropped`` are lost completely, and those ``torn`` in part."""
 
     cut: int
     dropped: tuple[int, ...] = ()
@@ -108,7 +107,7 @@ class Case(NamedTuple):
 
 
 class State(NamedTuple):
-    """A case, how many acknowledgments had been given by then, and a digest of what is on the disk."""
+    """A case with the number of acknowledgments before it, and a digest of the disk."""
 
     case: Case
     acknowledged: int
@@ -116,7 +115,7 @@ class State(NamedTuple):
 
 
 class Content:
-    """A file as pages, which states share, all of them whole but for the size."""
+    """File content as whole pages, which states share, and a size."""
 
     __slots__ = ("digest", "pages", "size")
 
@@ -132,7 +131,7 @@ class Content:
         return b"".join(self.pages)[: self.size]
 
     def write(self, offset: int, data: bytes) -> None:
-        """Within one page."""
+        """Write within one page."""
         self.digest = None
         number, start = divmod(offset, PAGE)
         end = start + len(data)
@@ -181,7 +180,7 @@ _ZEROS = bytes(PAGE)
 
 
 class Disk:
-    """Files by number, and names; copies share contents until one of them writes."""
+    """Files by number, and names. Copies share contents until one of them writes."""
 
     __slots__ = ("_own", "contents", "names")
 
@@ -217,7 +216,7 @@ class Disk:
         return self.contents[file]
 
     def image(self) -> dict[str, Content | None]:
-        """Name -> content, None for folders, of all that can be reached: every folder above has its name, too."""
+        """Return all files whose parent directories exist: name to content, None for directories."""
         names = self.names
         image: dict[str, Content | None] = {}
         for path in sorted(names):
@@ -233,7 +232,7 @@ _EMPTY = Content([], 0)
 
 
 class Walk:
-    """Goes through a recording and knows, after each operation, what is durable and what still waits."""
+    """Iterates over a recording, and tracks which operations are durable and which are pending."""
 
     def __init__(self, recording: Recording) -> None:
         self._operations = recording.operations
@@ -241,7 +240,7 @@ class Walk:
         self.acknowledged = 0
         self.durable = Disk({}, {})
         self.waiting: list[int] = []
-        # A write through O_DSYNC is under way until the next operation begins.
+        # A write through O_DSYNC is in progress until the next operation begins.
         self._under_way: int | None = None
 
     def advance_to(self, cut: int) -> None:
@@ -282,7 +281,7 @@ class Walk:
         self.waiting = still
 
     def _settle_names(self, folder: str) -> None:
-        """What happened to a name before it became durable is over as well."""
+        """Make the names in a synced directory durable, along with earlier pending operations on them."""
         operations = self._operations
         names = {
             name
@@ -293,7 +292,7 @@ class Walk:
         self._settle(lambda one: one.kind in NAME_KINDS and (_home(one) == folder or one.path in names))
 
     def image(self, case: Case) -> dict[str, Content | None]:
-        """What is on the disk in a case of this cut."""
+        """Return the contents of the disk in a case of this cut."""
         return self._disk(frozenset(case.dropped), {tear.operation: tear for tear in case.torn}).image()
 
     def _disk(self, dropped: frozenset[int], torn: dict[int, TornWrite]) -> Disk:
@@ -306,7 +305,8 @@ class Walk:
     # -- cases of this cut ---------------------------------------------------------------------------------------------
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
-        """The cases that the last operation has brought, and after an acknowledgment all of them once more."""
+        """Yield the cases that the last operation adds; after an acknowledgment all of them, because more is
+        promised."""
         waiting = self.waiting
         last = self.cut - 1
         newest = last if waiting and waiting[-1] == last else None
@@ -323,7 +323,7 @@ class Walk:
                     yield Case(self.cut, tuple(others), (tear,))
         following = self._operations[self.cut] if self.cut < len(self._operations) else None
         if following is None or following.kind in (SYNC, ACKNOWLEDGE) or following.synchronous:
-            # All that will wait at once does so now.
+            # The set of pending writes is largest before operations that make some durable.
             torn = [number for number in others if self._operations[number].kind == WRITE]
             for number in torn if len(torn) <= SINGLES else chance.sample(torn, SINGLES):
                 for tear in self._tears(number, chance):
@@ -374,7 +374,7 @@ def _same_page(one: Operation, other: Operation) -> bool:
 
 
 class Digests:
-    """Digests of images; of a page that was seen before it is only looked up."""
+    """Digests of images, with a cache of page digests."""
 
     def __init__(self) -> None:
         self._pages: dict[bytes, bytes] = {}
@@ -400,7 +400,7 @@ class Digests:
 
 
 def crash_states(recording: Recording, seed: int = 0, limit: int | None = None) -> list[State]:
-    """Every distinct state, in the order of their cuts; of more than ``limit`` a seeded sample."""
+    """Return the distinct states in the order of their cuts, or a seeded sample of ``limit`` states."""
     if limit is not None and limit < 1:
         raise IncorrectParameterError(f"limit is a number of states from 1 up, or None, not {limit!r}")
     chance = random.Random(seed)
@@ -411,7 +411,7 @@ def crash_states(recording: Recording, seed: int = 0, limit: int | None = None) 
         walk.advance_to(cut)
         for case in walk.cases(chance):
             digest = digests.of(walk.image(case))
-            # A later one takes its place: the same on the disk, and more was promised.
+            # Same disk contents, but more acknowledgments.
             known = found.get(digest)
             if known is None or walk.acknowledged > known.acknowledged:
                 found[digest] = State(case, walk.acknowledged, digest)

@@ -1,8 +1,8 @@
-"""Records what a workload really does to its files, from below it: a library between the process and its files.
+"""Recorder of a workload's actual file operations: a library between the process and the C library.
 
-The workload runs in a new process, which is started with ``syscall_recorder.c`` loaded into it. So it has to be a
-function that another process can import, and what it changes in memory stays there; the values that it acknowledges
-come back. The library is compiled on first use, and kept in a folder for temporary files.
+The workload runs in a new process with ``syscall_recorder.c`` preloaded. It must be an importable function, and its
+changes in memory are not visible here; acknowledged values are sent back. The library is compiled on first use and
+cached in a directory for temporary files.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _KINDS = {
 }
 _EXTEND = 4
 
-# Nothing here takes long; a process that does not answer for so long never will.
+# Operations here are fast; a process that takes longer hangs.
 _PATIENCE = 600.0
 
 
 def missing() -> str | None:
-    """Why nothing can be observed here; None: it can."""
+    """Return why recording is impossible on this system; None if it is possible."""
     if not sys.platform.startswith("linux"):
         return f"observing a process from below is for Linux, this is {sys.platform}"
     if _compiler() is None:
@@ -69,7 +69,7 @@ def _compiler() -> str | None:
 
 
 def library() -> str:
-    """The compiled library; compiled if it is not there yet."""
+    """Return the path of the library; compile it if necessary."""
     reason = missing()
     if reason is not None:
         raise IncorrectParameterError(reason)
@@ -94,7 +94,7 @@ def _compile(built: str) -> None:
 
 
 def record(workload: Workload, folder: str, store: str) -> Recording:
-    """Run the workload on the folder's store in a process of its own."""
+    """Run the workload in its own process and record its operations."""
     journal = f"{folder}.journal"
     try:
         acknowledged, _ = _observe(workload, folder, store, journal)
@@ -106,7 +106,7 @@ def record(workload: Workload, folder: str, store: str) -> Recording:
 
 
 def count_operations(workload: Workload, folder: str, store: str) -> int:
-    """How many file operations there are that :func:`kills` can come before."""
+    """Count the file operations before which :func:`kills` can kill the workload."""
     _, count = _observe(workload, folder, store, os.devnull)
     return count
 
@@ -147,7 +147,7 @@ def _start(folder: str, journal: str, end_before: int = 0) -> None:
 
 @contextmanager
 def _child(target: Callable[..., None], *arguments: object) -> Iterator[Connection]:
-    """A new Python under the library, whose answers come through the connection."""
+    """Start a Python process with the library preloaded, which sends its results through the connection."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=target, args=(there, *arguments), daemon=False)
@@ -189,7 +189,7 @@ def _answer(answers: Connection) -> Any:
 
 
 def parse(journal: bytes, folder: str, store: str, acknowledged: list[Any]) -> Recording:
-    """The recording that the library has written down."""
+    """Parse the journal that the library has written."""
     recording = Recording(store, "observed", acknowledged=acknowledged)
     parsing = _Parsing(folder)
     position = 0
@@ -209,7 +209,7 @@ def parse(journal: bytes, folder: str, store: str, acknowledged: list[Any]) -> R
 
 
 class _Parsing:
-    """Numbers instead of inodes, which are used again."""
+    """Mapping from inodes, which are reused, to file numbers."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -260,10 +260,10 @@ class _Parsing:
 
 
 def kills(workload: Workload, folder: str, store: str, numbers: Iterable[int]) -> Generator[tuple[int, str, list[Any]]]:
-    """Run the workload again and again, and kill it before the file operations with these numbers, counted from 1 on.
+    """Run the workload once for each number, and kill it before that file operation, counted from 1.
 
-    Gives the operation's number, the folder as the killed process left it, and what it had acknowledged. Where the
-    workload has fewer operations than that, it is not killed. The folder is removed when the next one is asked for.
+    Yield the number, the directory as the killed process left it, and the acknowledged values. A workload with fewer
+    operations is not killed. The directory is removed when the next one is requested.
     """
     with _child(_run_killed, workload, os.path.realpath(folder), store) as answers:
         for number in numbers:
@@ -282,7 +282,7 @@ def _run_killed(answers: Connection, workload: Workload, folder: str, store: str
         try:
             number = answers.recv()
         except EOFError:
-            # Whoever asked has seen enough.
+            # The caller has closed the generator.
             return
         below = os.path.join(folder, f"killed-{number}")
         os.mkdir(below)
@@ -313,14 +313,14 @@ def _be_killed(workload: Workload, below: str, store: str, number: int, outlet: 
 
 
 def tell(outlet: int, value: Any) -> None:
-    """Send a value through a pipe, whole before this returns, for the next moment may be the last."""
+    """Send a value through a pipe before returning, because the process may be killed right after."""
     rest = memoryview(pickle.dumps(value))
     while rest:
         rest = rest[os.write(outlet, rest) :]
 
 
 def told(inlet: int) -> list[Any]:
-    """All values until the other end is closed; what was cut off in the middle does not count."""
+    """Receive all values until the pipe is closed; an incomplete one is discarded."""
     values = []
     with open(inlet, "rb") as stream:
         while True:
@@ -331,7 +331,7 @@ def told(inlet: int) -> list[Any]:
 
 
 def _import_all() -> None:
-    """Once, rather than in every process that is about to be killed."""
+    """Import once, rather than in every process that will be killed."""
     from importlib import import_module
     from pkgutil import iter_modules
 
@@ -339,7 +339,7 @@ def _import_all() -> None:
 
     for package in (storage, ledger):
         for module in iter_modules(package.__path__):
-            # What cannot be imported here, the workload does not use.
+            # Modules that cannot be imported here are not used by the workload.
             with suppress(ImportError):
                 if module.name != "probe":
                     import_module(f"{package.__name__}.{module.name}")

@@ -1,1 +1,1 @@
-"""Faults that tests inject, and failpoints."""
+"""Fault injection and failpoints."""

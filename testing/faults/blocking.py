@@ -1,4 +1,4 @@
-"""What a rule keeps from going on: for a while, or until a test lets it."""
+"""Operations that a rule blocks for a time, or until a test releases them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GoOn = Callable[[BookstandError | None], None]
 
 
 class BlockedOperation:
-    """Something on its way that goes on once, with or without an error, whoever lets it go first."""
+    """Blocked operation that resumes exactly once, with or without an error; only the first release counts."""
 
     def __init__(self, go_on: GoOn) -> None:
         self._go_on: GoOn | None = go_on
@@ -25,8 +25,8 @@ class BlockedOperation:
 
 
 class BlockedCall:
-    """For operations whose thread waits: ``go_on`` is given to a :class:`BlockedOperation`, ``wait`` returns or raises
-    then."""
+    """Blocked call of a waiting thread: ``wait`` returns or raises when ``go_on``, the callback of a
+    :class:`BlockedOperation`, is called."""
 
     def __init__(self) -> None:
         self._gone_on = Event()
@@ -43,11 +43,11 @@ class BlockedCall:
 
 
 class Stall:
-    """What :meth:`Faults.stall` gives: operations that it meets wait until ``release``.
+    """Result of :meth:`Faults.stall`: matching operations wait until ``release``.
 
-    An append waits without a thread: ``append_async`` returns, other ledgers' appends and reads go on, and so do later
-    appends to the same ledger, which are stored, but not acknowledged before it. Everything else waits in the thread
-    that called it. A stalled "commit" holds up all commits of the store.
+    An append waits without blocking a thread: ``append_async`` returns, and appends and reads of other ledgers proceed.
+    Later appends to the same ledger are stored, but not acknowledged before it. Other operations block the calling
+    thread. A stalled "commit" blocks all commits of the store.
     """
 
     def __init__(self) -> None:
@@ -59,23 +59,23 @@ class Stall:
 
     @property
     def held(self) -> int:
-        """How many operations wait."""
+        """Number of waiting operations."""
         with self._changed:
             return len(self._held)
 
     def reached(self, timeout: float | None = 60.0) -> bool:
-        """Wait until an operation has come here; False if none does within so many seconds."""
+        """Wait until the rule has matched an operation; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count > 0, timeout)
 
     def reached_by(self, number: int, timeout: float | None = 60.0) -> bool:
-        """The same for so many operations."""
+        """Wait until the rule has matched ``number`` operations; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count >= number, timeout)
 
     def release(self, error: BookstandError | None = None) -> None:
-        """Let everything go on that waits, and stop nothing from now on; with an error they fail with it, and so does
-        what comes later, as far as the rule would have stopped it."""
+        """Resume the waiting operations and disable the stall. With ``error`` they fail, and so do later operations
+        that the rule would have stalled."""
         if error is not None and not isinstance(error, BookstandError):
             raise IncorrectParameterError(f"what is stalled can fail with an error of bookstand's, not with {error!r}")
         with self._changed:

@@ -1,4 +1,4 @@
-"""Faults as they are met at one of a server's bookies: what a rule may ask for besides ledger and entry."""
+"""Faults at one of a server's bookies, which rules can select besides ledger and entry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BookieFaults(Hooks):
-    """What happens at the bookie, told to the faults together with its number."""
+    """Hooks of one bookie, which pass its number to the faults."""
 
     def __init__(self, faults: Faults, bookie: int) -> None:
         self._faults = faults

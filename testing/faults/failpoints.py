@@ -1,4 +1,4 @@
-"""Where faults can be put: the operations that rules name, and the points that crashes name."""
+"""Failpoints: the operations that rules name, and the points that crashes name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ POINTS: Mapping[str, str] = MappingProxyType(hooks.POINTS)
 
 @dataclass(frozen=True)
 class Operation:
-    """What a rule can be about, and the points at which it meets the operation; None: not a point of its own.
-    ``at_bookies``: where a store is served, it happens at one of the bookies."""
+    """Operation that a rule can match, and its points before and after; None if it has no such point. ``at_bookies``:
+    in a served store, it happens at one of the bookies."""
 
     meaning: str
     before: str | None = None
@@ -73,7 +73,7 @@ BY_POINT: Mapping[str, tuple[tuple[str, bool], ...]] = MappingProxyType(
         for point in POINTS
     }
 )
-"""The operations that begin (False) or have happened (True) at a point."""
+"""Operations before (False) or after (True) which a point is passed."""
 
 
 _SOMETHING = Operation("something that no rule but a crash can be about")
@@ -86,7 +86,7 @@ def check_operation(name: object) -> Operation:
 
 
 def check_point(name: object) -> Operation:
-    """What passes the point, as far as a rule can ask for it."""
+    """Return the operation that passes the point, with the filters that it supports."""
     if not isinstance(name, str) or name not in POINTS:
         raise IncorrectParameterError(f"there is no point {name!r}; there are: {', '.join(POINTS)}")
     if name.startswith("append."):

@@ -1,4 +1,4 @@
-"""Faults that a test puts into a store: by rule, from a seed, and repeatable from one line."""
+"""Fault injection for stores: by rules, from a seed, and repeatable from one line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from bookstand.testing.faults.rules import (
 __all__ = ["Faults", "Fired", "Rule", "SimulatedCrash", "Stall", "UnfiredFaultsError"]
 
 _VERSION = "v1:"
-_LONGEST_SEED = 4000  # longer ones Python does not read
+_LONGEST_SEED = 4000  # int() rejects more than 4300 digits
 _LONGEST_PLACE = 20
 _MODES = ("raise", "kill")
 
@@ -47,11 +47,11 @@ _ACTING = ("delay", "stall", "conflict", "fail")
 
 
 class UnfiredFaultsError(BookstandError, AssertionError):
-    """A test made rules that never came to anything: it does not test what it says."""
+    """Some rules of a test never fired, so the test does not test what it claims."""
 
 
 class Fired(NamedTuple):
-    """One line of :attr:`Faults.log`: what a rule did to what."""
+    """Entry of :attr:`Faults.log`: the rule, and the operation that it affected."""
 
     rule: str
     operation: str
@@ -62,35 +62,35 @@ class Fired(NamedTuple):
 
 
 class Faults(MockBookKeeperFaults, Hooks):
-    """Hooks that do what their rules say: ``bookstand.open(path, hooks=faults)``.
+    """Hooks that inject faults according to rules: ``bookstand.open(path, hooks=faults)``.
 
-    A rule is made by ``fail``, ``lose_ack``, ``delay``, ``stall``, ``conflict``, ``flip``, ``disk_full`` or ``crash``,
-    and can be made at any time. It is about an operation (``Faults.operations()``), or for a crash about a point
-    (``Faults.points()``), and matches all of them unless it names a ledger, an entry, a node's path or, where a store
-    is served, a bookie. Which of the operations that it matches it happens to:
+    Rules are created by ``fail``, ``lose_ack``, ``delay``, ``stall``, ``conflict``, ``flip``, ``disk_full`` and
+    ``crash``, at any time. A rule applies to an operation (``Faults.operations()``) or, for crashes, to a point
+    (``Faults.points()``). It matches every occurrence, unless it names a ledger, an entry, a node's path or, in a
+    served store, a bookie. These parameters select among the matching occurrences:
 
     ``nth``
-        from the n-th on (1 is the first, counted from when the rule was made),
+        from the n-th on (1 is the first, counted since the rule was created),
     ``times``
-        so often at most (None: any number),
+        at most this many (None: unlimited),
     ``probability``
-        and each with that chance. Chance depends on the seed, the rule and what the operation is about, so that the
-        same entries are hit however threads take turns.
+        each with this probability. It is determined by the seed, the rule and the subject of the operation, so the same
+        entries are affected under every thread schedule.
 
-    ``after=True``: once the operation has happened, before its caller is told. An operation meets at most one rule of
-    each kind before and one after: the oldest that is due, those that are limited in times before those that are not.
-    It is delayed first, then stalled, then conflicts, then fails.
+    ``after=True``: the rule fires after the operation took effect, before its caller is notified. At most one rule of
+    each kind fires before an operation, and one after it: the oldest that is due, and rules with limited ``times``
+    first. The operation is first delayed, then stalled, then conflicts, then fails.
 
-    An append that fails is answered as if the bookie had failed it: all that is under way on the handle fails with the
-    same error, and the handle closes its ledger at the last entry acknowledged. With ``after=True`` the entry stays in
-    the store, behind that end. Appends made in a transaction are part of one "commit", and no "append".
+    A failed append is reported as a failure of the bookie: all pending appends of the handle fail with the same error,
+    and the handle closes its ledger at the last acknowledged entry. With ``after=True`` the entry remains in the store,
+    after that end. Appends in a transaction are part of one "commit", and are not an "append".
 
-    One Faults may be given to several stores, and be used from several threads. As a context manager it lets go of
-    what it holds at the end, and raises :class:`UnfiredFaultsError` if a rule never happened, see :meth:`check`.
+    A Faults object may be passed to several stores and used from several threads. As a context manager, it releases
+    stalls at the end and raises :class:`UnfiredFaultsError` if a rule never fired, see :meth:`check`.
     """
 
     def __init__(self, seed: int = 0, clock: VirtualClock | None = None) -> None:
-        """``clock``: what delays are measured by, see :class:`VirtualClock`; None: they really last."""
+        """``clock``: :class:`VirtualClock` that measures delays; None for real delays."""
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise IncorrectParameterError(f"a seed is a number, not {seed!r}")
         if clock is not None and not isinstance(clock, VirtualClock):
@@ -98,17 +98,17 @@ class Faults(MockBookKeeperFaults, Hooks):
         self.seed = seed
         self.clock = clock
         self.log: list[Fired] = []
-        """What has happened so far, in order."""
+        """Faults injected so far, in order."""
         self.passed: Counter[str] = Counter()
-        """How often each point was passed."""
+        """Number of times that each point was passed."""
         self.rules: list[Rule] = []
         self._waits: VirtualClock | RealClock = RealClock() if clock is None else clock
         self._lock = Lock()
         self._by_operation: dict[str, list[Rule]] = {}
         self._held: set[BlockedOperation] = set()
-        # Appends that began here, and so are not a transaction's.
+        # Appends that passed ``before_add``; those in transactions do not.
         self._begun: Counter[Subject] = Counter()
-        # Rules that have the disk be full; the first one counts.
+        # Rules for a full disk; the first one applies.
         self._full_disks: list[Rule] = []
         self._read_interceptor: Callable[[int, int, bytes | None], bytes | None] | None = None
 
@@ -129,7 +129,8 @@ class Faults(MockBookKeeperFaults, Hooks):
         probability: float | None = None,
         after: bool = False,
     ) -> Rule:
-        """Fail with BookKeeper's ``code``, or with ``error``; nothing has happened then, with ``after`` all has."""
+        """Fail with BookKeeper's ``code``, or with ``error``: before any effect or, with ``after``, once it is
+        complete."""
         value = name_of_error(code, error)
         rule = Rule("fail", operation, ledger, entry, path, nth, times, probability, after, value, bookie)
         if isinstance(error, BookstandError):
@@ -137,7 +138,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         return self._add(rule)
 
     def lose_ack(self, operation: str = "append", **which: Any) -> Rule:
-        """It happens and is durable, and the caller is told that nobody knows: :class:`OutcomeUnknownError`."""
+        """Make the operation durable, but report an unknown outcome: :class:`OutcomeUnknownError`."""
         return self.fail(operation, error=OutcomeUnknownError, after=True, **which)
 
     def delay(
@@ -154,9 +155,10 @@ class Faults(MockBookKeeperFaults, Hooks):
         times: int | None = None,
         probability: float | None = None,
     ) -> Rule:
-        """Keep it waiting for so many seconds, or for some between the two: each time, unless ``times`` says less.
+        """Delay the operation by a number of seconds, or a random one within a range: each time, unless ``times`` is
+        set.
 
-        Appends wait without a thread, as with ``stall``. With a VirtualClock they wait until somebody advances it.
+        Appends wait without blocking a thread, as with ``stall``. With a VirtualClock they wait until it is advanced.
         """
         value = as_seconds(seconds)
         return self._add(Rule("delay", operation, ledger, entry, path, nth, times, probability, after, value, bookie))
@@ -174,7 +176,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         times: int | None = 1,
         probability: float | None = None,
     ) -> Stall:
-        """Keep it waiting until the :class:`Stall` is released."""
+        """Block the operation until the :class:`Stall` is released."""
         rule = self._add(Rule("stall", operation, ledger, entry, path, nth, times, probability, after, "", bookie))
         stall: Stall = rule.action
         return stall
@@ -189,24 +191,24 @@ class Faults(MockBookKeeperFaults, Hooks):
         times: int | None = 1,
         probability: float | None = None,
     ) -> Rule:
-        """Have somebody else write the same metadata or node right before: its version is another one then.
+        """Simulate a concurrent write of the same metadata or node right before, which changes its version.
 
-        A close or a recovery reads it again and succeeds; a write with an expected version is refused with -17. What
-        is written is what was there already; a node that is not there is made, with an empty value.
+        A close or a recovery rereads the metadata and succeeds; a write with an expected version fails with -17. The
+        concurrent write stores the existing value again. A missing node is created with an empty value.
         """
         return self._add(Rule("conflict", operation, ledger, None, path, nth, times, probability))
 
     def disk_full(self, after: int = 0) -> Rule:
-        """The disk is full once ``after`` more commits have been made, until :meth:`free_space`.
+        """Make the disk full after ``after`` more commits, until :meth:`free_space`.
 
-        The commit that finds it full is refused with -6, whose cause is a DiskFullError. From then on the store does as
-        with a disk that is really full: whatever takes space is refused at once, and what does not is committed.
-        Collecting deleted ledgers frees space in the file, as ever.
+        The commit that encounters the full disk fails with -6, caused by a DiskFullError. From then on the store
+        behaves as on a disk that is really full: operations that need space fail immediately, and others are committed.
+        Collecting deleted ledgers frees space in the file as usual.
         """
         return self._full(after, None)
 
     def disk_full_until(self, condition: Callable[[], object]) -> Rule:
-        """The disk is full from now on until ``condition()``, asked before each commit, gives something true."""
+        """Make the disk full now, until ``condition()``, which is called before each commit, returns a true value."""
         if not callable(condition):
             raise IncorrectParameterError(f"a condition is called, which {condition!r} cannot be")
         return self._full(0, condition)
@@ -217,7 +219,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         return self._add(Rule("full", "commit", value=str(after) if after else "", action=condition))
 
     def free_space(self) -> None:
-        """No disk is full any more."""
+        """End all full disks."""
         with self._lock:
             self._full_disks.clear()
 
@@ -230,8 +232,8 @@ class Faults(MockBookKeeperFaults, Hooks):
         times: int | None = None,
         bookie: int | None = None,
     ) -> Rule:
-        """What is read of this entry has one bit flipped: the one of that number, or one chosen from the seed, which
-        is the same one each time. What is stored stays as it is, and so verify() finds nothing."""
+        """Flip one bit whenever this entry is read: bit number ``bit``, or one derived from the seed, always the same.
+        The stored entry is not changed, so verify() finds nothing."""
         if bit != "random" and (isinstance(bit, bool) or not isinstance(bit, int) or bit < 0):
             raise IncorrectParameterError(f"a bit is a number from 0 up, or 'random', not {bit!r}")
         value = "" if bit == "random" else str(bit)
@@ -248,12 +250,12 @@ class Faults(MockBookKeeperFaults, Hooks):
         path: str | None = None,
         bookie: int | None = None,
     ) -> Rule:
-        """Crash when a point is passed for the n-th time, or for the n-th time with what is asked for.
+        """Crash when a point is passed for the n-th time or, with filters, for the n-th time that matches them.
 
-        ``mode="raise"``: :class:`SimulatedCrash`, which is no Exception, comes out of whatever call passed the point,
-        and the store is gone as if the process had died: nothing that is queued is committed, every handle of it
-        raises ``StoreCrashedError``, in other threads as well, and the path can be opened again at once. A crash in
-        the store's own background thread shows by that alone. ``mode="kill"``: SIGKILL for the whole process.
+        ``mode="raise"``: the call that passed the point raises :class:`SimulatedCrash`, which is not an Exception. The
+        store behaves as if the process had died: queued commits are dropped, and all of its handles raise
+        ``StoreCrashedError``, in other threads as well. The path can be reopened immediately. A crash in the store's
+        background thread has only these effects. ``mode="kill"``: SIGKILL for the whole process.
         """
         if mode not in _MODES:
             raise IncorrectParameterError(f"a crash is one of {_MODES}, not {mode!r}")
@@ -263,7 +265,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         )
 
     def add(self, text: str) -> Rule:
-        """The rule that is written like this, as ``str()`` of a rule writes it and a replay has it."""
+        """Add a rule in the notation of ``str(rule)`` and of replays."""
         return self._add(parse_rule(text))
 
     def _add(self, rule: Rule) -> Rule:
@@ -282,7 +284,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         return rule
 
     def remove(self, rule: Rule) -> None:
-        """It does nothing from now on, and need not have."""
+        """Disable a rule; it is no longer required to fire."""
         with self._lock:
             for rules in (self.rules, self._full_disks, self._by_operation.get(rule.operation, [])):
                 if rule in rules:
@@ -292,11 +294,11 @@ class Faults(MockBookKeeperFaults, Hooks):
 
     @property
     def stalls(self) -> list[Stall]:
-        """Those of all rules, in order; also of rules that came from a replay."""
+        """Stalls of all rules, in order, including rules of a replay."""
         return [rule.action for rule in self.rules if rule.kind == "stall"]
 
     def release(self) -> None:
-        """Let go of all stalls."""
+        """Release all stalls."""
         for stall in self.stalls:
             stall.release()
 
@@ -304,20 +306,20 @@ class Faults(MockBookKeeperFaults, Hooks):
 
     @staticmethod
     def points() -> Mapping[str, str]:
-        """Every point of the store, and how things stand there."""
+        """Return every point of the store, with the state of the store there."""
         return POINTS
 
     @staticmethod
     def operations() -> Mapping[str, str]:
-        """Every operation that a rule can be about."""
+        """Return every operation that rules can match."""
         return {name: operation.meaning for name, operation in OPERATIONS.items()}
 
     def unfired(self) -> list[Rule]:
-        """The rules that have not done anything so far."""
+        """Return the rules that have not fired."""
         return [rule for rule in self.rules if rule.expected and not rule.fired]
 
     def check(self) -> None:
-        """Raise :class:`UnfiredFaultsError` if there are such."""
+        """Raise :class:`UnfiredFaultsError` if required rules have not fired."""
         unfired = self.unfired()
         if unfired:
             rules = ", ".join(f"{rule} (met {rule.seen} operations)" for rule in unfired)
@@ -327,18 +329,18 @@ class Faults(MockBookKeeperFaults, Hooks):
     def replay(self) -> str:
         """Seed and rules on one line, which :meth:`parse` reads.
 
-        Conditions and interceptors are not on it: a disk that was full until something stays full there.
+        Conditions and interceptors are not included: a disk that was full until a condition stays full in a replay.
         """
         return ";".join([f"{_VERSION}seed={self.seed}", *map(str, self.rules)])
 
     @property
     def replay_line(self) -> str:
-        """The same for a shell."""
+        """Replay as an assignment for a shell."""
         return f'{environment.FAULTS}="{self.replay}"'
 
     @classmethod
     def parse(cls, text: str, clock: VirtualClock | None = None) -> Self:
-        """The faults that a replay describes."""
+        """Parse a replay."""
         if not isinstance(text, str) or not text.startswith(_VERSION):
             raise IncorrectParameterError(f"a replay begins with {_VERSION!r}, not as {text!r}")
         first, *rest = text[len(_VERSION) :].split(";")
@@ -353,7 +355,7 @@ class Faults(MockBookKeeperFaults, Hooks):
 
     @classmethod
     def from_environment(cls, name: str = environment.FAULTS, clock: VirtualClock | None = None) -> Self | None:
-        """The faults that a variable of the environment describes; None, which costs nothing, where it is not set."""
+        """Parse the replay in an environment variable; return None if it is not set."""
         text = os.environ.get(name)
         return cls.parse(text, clock) if text else None
 
@@ -375,7 +377,7 @@ class Faults(MockBookKeeperFaults, Hooks):
     # -- matching operations -------------------------------------------------------------------------------------------
 
     def _meet(self, operation: str, after: bool, subject: Subject, kinds: tuple[str, ...] = _ACTING) -> dict[str, Rule]:
-        """Count an operation, and find what happens to it: one rule of a kind at most."""
+        """Count an operation, and return the rules that fire, at most one of each kind."""
         if operation not in self._by_operation:
             return {}
         with self._lock:
@@ -396,7 +398,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         self.log.append(Fired(str(rule), operation, *subject))
 
     def _hold(self, found: dict[str, Rule], subject: Subject, go_on: Callable[[BookstandError | None], None]) -> bool:
-        """Delay, stall and fail; False if none of it is to happen, and nothing was done."""
+        """Delay, stall and fail the operation; return False, without an effect, if no such rule fires."""
         delay, stall, failing = found.get("delay"), found.get("stall"), found.get("fail")
         if delay is None and stall is None and failing is None:
             return False
@@ -425,7 +427,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         return True
 
     def _happen(self, operation: str, after: bool, subject: Subject, storage: Storage | None) -> None:
-        """An operation in whose thread all of it happens."""
+        """Apply the rules to an operation that runs in this thread."""
         found = self._meet(operation, after, subject)
         if not found:
             return
@@ -504,7 +506,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         return "empty" in self._meet("open", True, Subject(ledger_id), ("empty",))
 
     def crashed(self, reason: BookstandError) -> None:
-        """Whoever is held here would wait for ever."""
+        """Resume blocked operations, which would otherwise wait forever."""
         with self._lock:
             held = list(self._held)
         for one in held:
@@ -520,8 +522,8 @@ class Faults(MockBookKeeperFaults, Hooks):
         return bool(rule.seen >= int(rule.value or 0))
 
     def _find_disk_full(self) -> None:
-        """A commit is about to be written. Only the first is refused here: the store itself refuses what needs space
-        once it knows. ``seen`` counts the commits before that one."""
+        """Fail the first commit on the full disk; the store itself rejects later ones. ``seen`` counts those before
+        it."""
         with self._lock:
             rule = next(iter(self._full_disks), None)
             if rule is None or rule.fired:
@@ -560,7 +562,7 @@ def _flipped(stored: bytes, bit: int) -> bytes:
 
 
 def _write_the_same(storage: Storage, subject: Subject) -> None:
-    """Somebody else's write of what is there already: its version goes up by one."""
+    """Rewrite the existing value, which increments its version."""
     ledger_id, path = subject.ledger, subject.path
     if ledger_id is not None:
         metadata = storage.metadata(ledger_id)
@@ -576,7 +578,7 @@ def _is_place(value: str) -> bool:
 
 
 def _check_value(rule: Rule) -> None:
-    """What a rule from a replay says besides what all rules say."""
+    """Check the value of a rule, which depends on its kind."""
     kind, value = rule.kind, rule.value
     if kind == "fail":
         error_of(value)

@@ -1,7 +1,7 @@
-"""What Pulsar's PulsarMockBookKeeper can do, under its names, so that tests can be carried over line by line.
+"""Features of Pulsar's PulsarMockBookKeeper under their original names, so that tests can be ported line by line.
 
-There one queue of failures is shared by all operations; here each is about one operation, which is "append" unless it
-is named. Its introspection is the store itself: ``store.list_ledgers()``, ``store.storage.state(ledger_id).fenced``.
+The mock has one queue of failures for all operations. Here each failure is for one operation, by default "append".
+Instead of the mock's introspection, use the store: ``store.list_ledgers()``, ``store.storage.state(ledger_id).fenced``.
 Its ``delay(millis)`` is ``delay(operation, seconds, times=1)``.
 """
 
@@ -16,7 +16,7 @@ from bookstand.testing.faults.rules import Rule
 
 
 class MockBookKeeperFaults:
-    """The part of :class:`Faults` that is named after the mock. Several of them for one operation queue up."""
+    """Mixin of :class:`Faults` with the mock's methods. Calls for the same operation are queued."""
 
     _add: Callable[[Rule], Rule]
     delay: Callable[..., Rule]
@@ -27,47 +27,46 @@ class MockBookKeeperFaults:
     _read_interceptor: Callable[[int, int, bytes | None], bytes | None] | None
 
     def fail_now(self, code: int, *, operation: str = "append", **which: Any) -> Rule:
-        """The next one fails."""
+        """Fail the next operation."""
         return self.fail_after(0, code, operation=operation, **which)
 
     def fail_after(self, n: int, code: int, *, operation: str = "append", **which: Any) -> Rule:
-        """The one after ``n`` more fails."""
+        """Fail the operation after the next ``n``."""
         return self.fail(operation, code, nth=_steps(n) + 1, **which)
 
     def add_entry_fail_after(self, n: int, code: int, **which: Any) -> Rule:
-        """The append after ``n`` more fails."""
+        """Fail the append after the next ``n``."""
         return self.fail_after(n, code, operation="append", **which)
 
     def add_delay(self, seconds: float, **which: Any) -> Rule:
-        """The next append is stored so much later."""
+        """Delay storing the next append."""
         return self.delay("append", seconds, times=1, **which)
 
     def response_delay(self, seconds: float, **which: Any) -> Rule:
-        """The next append is stored, and acknowledged so much later."""
+        """Delay acknowledging the next append, which is stored without delay."""
         return self.delay("append", seconds, times=1, after=True, **which)
 
     def promise_after(self, n: int, *, operation: str = "append", **which: Any) -> Stall:
-        """The one after ``n`` more waits until the test releases it, with or without an error."""
+        """Stall the operation after the next ``n`` until the test releases it, with or without an error."""
         return self.stall(operation, nth=_steps(n) + 1, **which)
 
     def return_empty_ledger_after(self, n: int, *, ledger: int | None = None) -> Rule:
-        """The ledger that is opened after ``n`` more looks as if it had been closed without an entry; what is in the
-        store stays as it is."""
+        """Make the ledger open after the next ``n`` appear closed and empty; the stored entries are not changed."""
         return self._add(Rule("empty", "open", ledger, nth=_steps(n) + 1, after=True))
 
     def intercept_reads(self, interceptor: Callable[[int, int, bytes | None], bytes | None] | None) -> None:
-        """Have ``interceptor(ledger_id, entry_id, stored)`` see every entry that is read, as it is stored, and say
-        what the reader gets instead: other bytes, None for "no such entry", or an error that it raises."""
+        """Call ``interceptor(ledger_id, entry_id, stored)`` for each entry that is read. It returns the bytes that the
+        reader gets, or None for a missing entry, or raises an error."""
         if interceptor is not None and not callable(interceptor):
             raise IncorrectParameterError(f"an interceptor is called, which {interceptor!r} cannot be")
         self._read_interceptor = interceptor
 
     def set_default_add_delay(self, seconds: float) -> None:
-        """Every append is stored so much later, unless ``add_delay`` says something else of it; 0: none is."""
+        """Delay storing every append, except those with a rule of ``add_delay``; 0 removes the delay."""
         self._set_default("append", seconds)
 
     def set_default_read_delay(self, seconds: float) -> None:
-        """The same for every entry that is read."""
+        """Delay every read of an entry; 0 removes the delay."""
         self._set_default("read", seconds)
 
     def _set_default(self, operation: str, seconds: float) -> None:
@@ -77,7 +76,7 @@ class MockBookKeeperFaults:
             self.remove(former)
         if seconds:
             defaults[operation] = self.delay(operation, seconds)
-            # A setting: nothing is wrong with a test that does without such an operation.
+            # Defaults are settings: tests that never run such an operation are correct.
             defaults[operation].expected = False
 
 

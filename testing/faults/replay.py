@@ -1,4 +1,4 @@
-"""The faults of one test, which may be told from outside."""
+"""Faults of one test, optionally replayed from the environment."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from bookstand.testing.faults.faults import Faults
 from bookstand.testing.faults.rules import Rule
 
 BEGINNING = 1_700_000_000_000
-"""Where the clock of every test stands at first, in milliseconds since the epoch: the same in every run."""
+"""Initial time of every test's clock, in milliseconds since the epoch; constant across runs."""
 
 
 def faults_of_a_test(seed: int) -> Faults:
-    """Faults whose delays cost no time: those of BOOKSTAND_FAULTS where that is set, and otherwise none yet."""
+    """Create the faults of a test, on a virtual clock: those in BOOKSTAND_FAULTS if it is set, otherwise none."""
     clock = VirtualClock(BEGINNING, auto=True)
     told = _ToldFaults.from_environment(clock=clock)
     if told is None:
@@ -21,7 +21,7 @@ def faults_of_a_test(seed: int) -> Faults:
 
 
 class _ToldFaults(Faults):
-    """Rules from a replay of the same test, which will make them again: those must not happen twice."""
+    """Replayed rules. When the test creates the same rules again, they replace the replayed ones."""
 
     told: list[Rule]
 

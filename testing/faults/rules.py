@@ -1,18 +1,18 @@
-"""One rule: what it is about, when it is due, and how it is written on one line.
+"""A rule: its filters, its schedule, and its notation on one line.
 
-A rule on one line, as it stands in a replay::
+An example of the notation, which replays use::
 
     fail+after@append(4:17)@bookie2#3*2%0.5=-6
-    │    │     │      │     │       │ │ │    └ value: an error's code or name, seconds, a bit, a mode
+    │    │     │      │     │       │ │ │    └ value: error code or name, seconds, bit, mode
     │    │     │      │     │       │ │ └───── probability
-    │    │     │      │     │       │ └─────── how many times at most; inf: any number
-    │    │     │      │     │       └───────── from which matching occurrence on, 1 being the first
-    │    │     │      │     └───────────────── at which bookie of a server; without it at any, and without a server
-    │    │     │      └─────────────────────── ledger and entry, a ledger alone (4), an entry of any ledger (:17), or
+    │    │     │      │     │       │ └─────── maximum number of times; inf: unlimited
+    │    │     │      │     │       └───────── first matching occurrence, counted from 1
+    │    │     │      │     └───────────────── bookie of a server; if omitted, any bookie, also without a server
+    │    │     │      └─────────────────────── ledger and entry, only a ledger (4), an entry of any ledger (:17), or
     │    │     │                               a path
-    │    │     └────────────────────────────── operation, or point
-    │    └──────────────────────────────────── once it has happened, rather than before
-    └───────────────────────────────────────── what happens
+    │    │     └────────────────────────────── operation or point
+    │    └──────────────────────────────────── after the operation instead of before
+    └───────────────────────────────────────── kind
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TIMES: dict[str, int | None] = {
     "crash": 1,
     "empty": 1,
 }
-"""Every kind of rule, and how many times it happens unless told otherwise; None: whenever it matches."""
+"""Kinds of rules and their default maximum number of times; None means unlimited."""
 
 
 class Subject(NamedTuple):
-    """What an operation is about, as far as it is about such; ``bookie`` is the one of a server that it happens at."""
+    """Subject of an operation; fields that do not apply are None. ``bookie`` is only set in a served store."""
 
     ledger: int | None = None
     entry: int | None = None
@@ -53,8 +53,8 @@ class Subject(NamedTuple):
 
 @dataclass(eq=False)
 class Rule:
-    """``seen`` counts the operations it matched, ``fired`` those that it did something to. One that is not
-    ``expected`` may remain without effect."""
+    """Rule with counters of operations that matched (``seen``) and were affected (``fired``). Unless it is
+    ``expected``, it may remain unfired."""
 
     kind: str
     operation: str
@@ -83,7 +83,7 @@ class Rule:
         )
 
     def due(self, subject: Subject) -> bool:
-        """Count an operation that it matches, and say whether it is to happen to it."""
+        """Count a matching operation, and return True if the rule fires for it."""
         self.seen += 1
         if self.probability is not None or self.kind == "delay":
             self._occurrences[subject] += 1
@@ -96,8 +96,8 @@ class Rule:
         return self.random("due", subject).random() < self.probability
 
     def random(self, purpose: str, subject: Subject) -> Random:
-        """Chance that depends on the seed, the rule and what it is about, and not on how threads take turns."""
-        # What is at no bookie draws what it drew before there were any: a replay stays the same.
+        """Random generator that depends on the seed, the rule and the subject, but not on thread scheduling."""
+        # The bookie is left out if there is none, so that replays from before it was introduced remain valid.
         about = tuple(subject) if subject.bookie is not None else tuple(subject[:3])
         return Random(repr((*self.seed, purpose, about, self._occurrences[subject])))
 
@@ -130,7 +130,7 @@ _RULE = re.compile(
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that ``str()`` wrote like this; whoever takes it in checks what it says."""
+    """Parse the notation of a rule; the caller validates the values."""
     found = _RULE.fullmatch(text.strip())
     if found is None or found["kind"] not in TIMES:
         raise IncorrectParameterError(f"{text!r} is no rule, which is written like fail@append(4:17)#3=-6")
@@ -150,7 +150,7 @@ def parse_rule(text: str) -> Rule:
             _number(found["bookie"]),
         )
     except ValueError as error:
-        # No number for a probability, or one with thousands of digits.
+        # Invalid probability, or a number with thousands of digits.
         raise IncorrectParameterError(f"{text[:200]!r} is no rule: {error}") from None
 
 
@@ -159,7 +159,7 @@ def _number(text: str | None) -> int | None:
 
 
 def check_rule(rule: Rule) -> None:
-    """Everything but the value: that names exist, numbers are in range, and the operation has what is asked about."""
+    """Validate a rule except its value: names, ranges, and filters that the operation supports."""
     for name, number, least in (
         ("ledger", rule.ledger, 0),
         ("entry", rule.entry, 0),
@@ -199,7 +199,7 @@ def _check_subject(rule: Rule, operation: Operation) -> None:
 
 
 def name_of_error(code: object, error: object) -> str:
-    """How the error that a rule gives is written: its code, or its name where the code does not say it all."""
+    """Format the error of a rule: its code, or its name if the code is ambiguous."""
     if error is None:
         if isinstance(code, bool) or not isinstance(code, int):
             raise IncorrectParameterError(f"a code is one of BookKeeper's numbers, not {code!r}")
@@ -212,7 +212,7 @@ def name_of_error(code: object, error: object) -> str:
 
 
 def error_of(value: str) -> type[BookstandError]:
-    """The class of the error that is written like this."""
+    """Return the class of an error in the notation of rules."""
     if re.fullmatch(r"-\d{1,9}", value):
         kind: Any = errors.by_code(int(value))
         if kind.code == int(value):
@@ -225,7 +225,7 @@ def error_of(value: str) -> type[BookstandError]:
 
 
 def seconds_of(value: str) -> tuple[float, float]:
-    """Least and most seconds of a delay."""
+    """Parse the bounds of a delay, in seconds."""
     least, _, most = value.partition("~")
     try:
         low, high = float(least), float(most or least)
@@ -237,7 +237,7 @@ def seconds_of(value: str) -> tuple[float, float]:
 
 
 def as_seconds(seconds: Any) -> str:
-    """A number of seconds, or the least and the most of them, as a rule has it."""
+    """Format a number of seconds, or a range of them, for a rule."""
     bounds = seconds if isinstance(seconds, tuple) else (seconds,)
     numbers = all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in bounds)
     value = "~".join(map(repr, bounds)) if numbers and len(bounds) in (1, 2) else repr(seconds)

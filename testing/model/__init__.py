@@ -1,34 +1,33 @@
-"""BookKeeper's ledgers as plain dictionaries and lists: the reference model.
+"""Reference model of BookKeeper's ledgers in plain dictionaries and lists.
 
-This is what bookstand is compared to, and a description of BookKeeper's client that can be run. Nothing here is fast,
-durable or concurrent; every operation takes effect at once, and the only way to see something unfinished is to hold it
-(``Cluster.hold``).
+Bookstand is compared with this model, which is also an executable specification of BookKeeper's client. It is neither
+fast nor durable nor concurrent: operations take effect immediately, except those that are held (``Cluster.hold``).
 
-The parts, from the bottom up; each knows those before it alone:
+The modules, each of which only uses those before it:
 
-* ``values.py``: the codes, and what is answered.
-* ``servers.py``: ``Bookie``, what the storage side keeps of one ledger: entries, the fence, the highest LAC it has
-  heard of. ``Metadata``, the record of one ledger in the metadata service, with the version for compare-and-set.
+* ``values.py``: codes and results.
+* ``servers.py``: ``Bookie``, the storage of one ledger: entries, the fence, and the highest LAC it received.
+  ``Metadata``, the record of one ledger in the metadata service, with the version for compare-and-set.
   ``Servers``, both of these for all ledgers, the watches, and the faults.
-* ``session.py``: ``Session``, a client as open ledgers know it.
-* ``handle.py``, ``reader.py``, ``writer.py``: ``Handle`` and below it ``Reader``, ``Writer``, ``WriterAdv``: open
+* ``session.py``: ``Session``, the part of a client that open ledgers use.
+* ``handle.py``, ``reader.py``, ``writer.py``: ``Handle`` and its subclasses ``Reader``, ``Writer``, ``WriterAdv``: open
   ledgers. Their methods have bookstand's names.
-* ``client.py``: ``Client``, one client of the cluster (``bookstand.open`` of one path gives such a client each time),
-  and ``Cluster``, the servers as clients know them.
+* ``client.py``: ``Client``, one client of the cluster (like each ``bookstand.open`` of the same path), and
+  ``Cluster``, the servers from the clients' view.
 
-One machine answers for the whole quorum, so there are no stripes: every entry is where everybody looks for it.
+One machine represents the whole quorum, so there is no striping: every entry is where every reader expects it.
 
-Where BookKeeper's behaviour is an accident and bookstand decided otherwise, the model does what bookstand decided;
-docs/differences.md has the list. The numbers that matter everywhere:
+Where BookKeeper's behavior is accidental and bookstand deviates, the model follows bookstand; docs/differences.md lists
+the deviations. Central numbers:
 
 ``last_add_confirmed`` (LAC)
-    The highest entry a handle knows to be acknowledged together with all before it. Entries carry the writer's LAC of
-    the moment they were sent, so who learns the LAC from entries is one behind.
+    Highest entry that a handle knows to be acknowledged together with all entries before it. Entries carry the writer's
+    LAC at the time of sending, so readers that learn the LAC from entries are one behind.
 ``last_add_pushed`` (LAP)
-    For a plain writer the last id handed out; for all others what they have learnt.
+    For a plain writer, the last assigned entry id; for other handles, the highest id they learned.
 ``length``
-    The sum of payload bytes, counted at submission and rolled back for adds that fail. The entries carry it
-    (*cumulative length*). A reader learns it only from where the rules below say so.
+    Sum of payload bytes, counted at submission and reduced by failed adds. Entries carry it (*cumulative length*). A
+    reader only learns it where the methods below say so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The clients of a cluster: whoever creates, opens and deletes ledgers."""
+"""Clients of a cluster, which create, open and delete ledgers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Client(Session):
             cluster.next_id += 1
         elif ledger_id in cluster.metadata:
             raise error(LEDGER_EXISTS)
-        # Format 1 has no place for the password, the digest type and the custom metadata.
+        # Format 1 has no fields for the password, the digest type and the custom metadata.
         old_format = self.metadata_format < 2
         metadata = Metadata(
             ledger_id=ledger_id,
@@ -83,7 +83,7 @@ class Client(Session):
             format_version=self.metadata_format,
         )
         cluster.metadata[ledger_id] = metadata
-        # What an earlier ledger of this id left behind is collected with the creation: entries, fence, all.
+        # Creating a ledger collects the remains of an earlier one with this id: entries and fence.
         earlier = cluster.ledgers.get(ledger_id)
         cluster.ledgers[ledger_id] = Bookie(generation=0 if earlier is None else earlier.generation + 1)
         return metadata
@@ -116,7 +116,7 @@ class Client(Session):
         return reader
 
     def delete_ledger(self, ledger_id: int | None, missing_ok: bool = False) -> None:
-        """Only the metadata goes; the entries are collected later, or when the id is used again."""
+        """Delete the metadata. The entries are collected later, or when the id is reused."""
         self.check_open()
         if ledger_id is None or ledger_id < 0:
             raise error(INCORRECT_PARAMETER)

@@ -1,4 +1,4 @@
-"""An open ledger, and reading from it."""
+"""Open ledgers: common state and reading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bookstand.testing.model.values import (
 
 
 class Handle(ABC):
-    """What all open ledgers have in common: a copy of the metadata, the three numbers, and reading."""
+    """Base class of open ledgers: a copy of the metadata, the three central numbers, and reading."""
 
     def __init__(self, client: Session, metadata: Metadata) -> None:
         self.client = client
@@ -42,18 +42,18 @@ class Handle(ABC):
         return self.cluster.ledgers[self.id]
 
     def is_closed(self) -> bool:
-        """Whether this handle's copy of the metadata says so. Nobody tells a writer."""
+        """Return True if this handle's copy of the metadata is closed. Writers are not notified of changes."""
         return self.metadata.is_closed
 
     def adopt(self, metadata: Metadata) -> None:
-        """Take over newer metadata. A close says where the ledger ends, even if that is lower than what was known."""
+        """Adopt newer metadata. If closed, it determines the ledger's end, even if that is lower than known numbers."""
         self.metadata = metadata
         if metadata.is_closed:
             self.last_add_confirmed = self.last_add_pushed = metadata.last_entry_id
             self.length = metadata.length
 
     def learn(self, lac: int, length: int) -> None:
-        """Something told this handle of a LAC: numbers only rise. Happens to every kind of handle, closed or not."""
+        """Raise the numbers to a LAC and length that were received. Applies to all handles, also closed ones."""
         self.last_add_confirmed = max(self.last_add_confirmed, lac)
         self.last_add_pushed = max(self.last_add_pushed, lac)
         self.length = max(self.length, length)
@@ -73,7 +73,7 @@ class Handle(ABC):
         return self._read_range(first, last)
 
     def _read_range(self, first: int, last: int) -> list[Entry]:
-        """All entries are asked for at once, so those behind one that fails still bring their LAC."""
+        """Read entries. All are requested together, so those after a failed one still deliver their LAC."""
         self.client.check_open()
         entries: list[Entry] = []
         failure: errors.LedgerError | None = None
@@ -89,7 +89,7 @@ class Handle(ABC):
     def _read_one(self, entry_id: int) -> Entry:
         stored = self.cluster.read_entry(self.id, entry_id)
         if self.client.v3:
-            # Every answer to a read carries the bookie's LAC, not the entry's.
+            # Every read response carries the bookie's LAC instead of the entry's.
             self.learn(self.bookie.known_lac, 0)
         return Entry(self.id, entry_id, stored.data, len(stored.data), stored.cumulative_length)
 
@@ -107,7 +107,7 @@ class Handle(ABC):
         return self._batch(start, max_count if max_count > 0 else None, max_size)
 
     def _batch(self, start: int, max_count: int | None, max_size: int) -> list[Entry]:
-        """The entries from start up to the first gap, the count, or as many as fit; but one at least."""
+        """Read entries up to the first gap or either limit, but at least one."""
         self.client.check_open()
         limit = self.client.max_entry_bytes
         if 0 < max_size < limit:
@@ -135,7 +135,7 @@ class Handle(ABC):
     # -- querying the LAC
 
     def read_last_confirmed(self) -> int:
-        """What the bookies say, which a writer may be ahead of."""
+        """Return the LAC of the bookies, which may be behind a writer's."""
         if self.metadata.is_closed:
             if self.client.v3:
                 self._back_to_the_end()
@@ -146,12 +146,12 @@ class Handle(ABC):
         return lac
 
     def _back_to_the_end(self) -> None:
-        """Reading may have taught a closed handle of a LAC beyond its ledger's end; asking puts that right."""
+        """Reset a closed handle to its ledger's end; reads may have raised its LAC beyond that."""
         self.last_add_confirmed = self.metadata.last_entry_id
         self.length = self.metadata.length
 
     def _ask_bookie(self) -> tuple[int, int]:
-        """LAC and length. Over v3 there is a request for it, which knows explicit LACs but brings no length."""
+        """Return LAC and length. The v3 protocol has a request that includes explicit LACs but no length."""
         fault = self.cluster.read_lac_fault(self.id)
         if fault != OK:
             raise error(fault)
@@ -191,7 +191,7 @@ class Handle(ABC):
         return lac
 
     def wait_entry(self, entry_id: int, timeout: float | None = None) -> tuple[int, Entry | None]:
-        """Wait until the entry is confirmed. The model has no time: if it is not by now, the time is over."""
+        """Wait until the entry is confirmed. The model has no time: if it is not confirmed now, the wait times out."""
         if self.metadata.is_closed and entry_id > self.metadata.last_entry_id:
             return self.metadata.last_entry_id, None
         if entry_id <= self.last_add_confirmed:

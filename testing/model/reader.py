@@ -1,4 +1,4 @@
-"""The handle that opening gives, with recovery or without."""
+"""Handles of opened ledgers, with or without recovery."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from bookstand.testing.model.values import (
 class Reader(Handle):
     def __init__(self, client: Session, metadata: Metadata, watching: bool) -> None:
         super().__init__(client, metadata)
-        # Only who opened without recovery watches, and only until close.
+        # Only handles opened without recovery watch the metadata, until they are closed.
         self.watching = watching
 
     def close(self) -> None:
         self.watching = False
 
     def recover(self) -> None:
-        """Fence the ledger, find its end, close it there."""
+        """Fence the ledger, determine its end, and close it there."""
         if self.metadata.state == OPEN:
             self.adopt(self.cluster.put(replace(self.metadata, state=IN_RECOVERY), self.metadata.version))
         try:

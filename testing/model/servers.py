@@ -1,4 +1,4 @@
-"""What clients share: the bookies and the metadata service, and their faults."""
+"""Shared state of all clients: the bookies and the metadata service, with their faults."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from bookstand.testing.model.values import (
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry as a bookie has it."""
+    """Stored entry."""
 
     lac: int
     cumulative_length: int
     data: bytes
-    size: int  # with header and digest
+    size: int  # including header and digest
 
 
 @dataclass
 class Bookie:
-    """What the storage side has of one ledger. It outlives the ledger's metadata until the id is used again."""
+    """Storage of one ledger. It remains after the ledger's metadata is deleted, until the id is reused."""
 
     generation: int = 0
     entries: dict[int, Stored] = field(default_factory=dict)
     fenced: bool = False
     explicit_lac: int = -1
-    known_lac: int = -1  # the highest LAC in the header of any add, or told explicitly
+    known_lac: int = -1  # highest LAC received, in the header of an add or explicitly
 
     @property
     def heard_of(self) -> bool:
         return bool(self.entries) or self.fenced or self.explicit_lac >= 0
 
     def newest(self) -> Stored | None:
-        """The entry with the highest id: what a bookie gives when asked for the last one."""
+        """Return the entry with the highest id, which bookies return as the last one."""
         return self.entries[max(self.entries)] if self.entries else None
 
 
@@ -69,7 +69,7 @@ class Metadata:
         return self.state == CLOSED
 
     def replace(self, **changes: Any) -> Metadata:
-        """A ledger has an end if and only if it is closed, so who reopens one must say that the end goes."""
+        """Return changed metadata. Only closed ledgers have an end, so reopening one must reset it explicitly."""
         reopens = self.is_closed and changes.get("state", CLOSED) != CLOSED
         if reopens and not {"last_entry_id", "length"} <= set(changes):
             raise error(INCORRECT_PARAMETER)
@@ -85,12 +85,12 @@ class Metadata:
 
     @property
     def ensembles(self) -> tuple[tuple[int, int], ...]:
-        """First entry and size of each; one machine never replaces a bookie."""
+        """First entry and size of each ensemble; there is only one, because the one machine never fails."""
         return ((0, self.ensemble_size),)
 
 
 class Watcher(Protocol):
-    """Who may want to hear of new metadata: an open ledger that is read."""
+    """Open reader that is notified of new metadata."""
 
     id: int
     watching: bool
@@ -99,7 +99,7 @@ class Watcher(Protocol):
 
 
 class OpenWriter(Protocol):
-    """An open ledger that is written to."""
+    """Open writer."""
 
     def tell_explicit_lac(self) -> None: ...
 
@@ -116,7 +116,7 @@ class Servers:
         self.readers: list[Watcher] = []
         self.writers: list[OpenWriter] = []
         self.next_id = 0
-        # Faults, all functions so that a test can put anything in their place. The codes are BookKeeper's; OK is none.
+        # Faults, as functions that tests can replace. They return BookKeeper's codes; OK means no fault.
         self.hold: Callable[[int, int], str | None] = lambda ledger, entry: None  # "add", "ack" or None
         self.add_fault: Callable[[int, int], int] = lambda ledger, entry: OK
         self.read_fault: Callable[[int, int], int] = lambda ledger, entry: OK
@@ -125,14 +125,14 @@ class Servers:
         self.held: list[Callable[[], None]] = []
 
     def release(self) -> None:
-        """Let everything held go on, in the order it came."""
+        """Resume all held operations in order."""
         self.hold = lambda ledger, entry: None
         held, self.held = self.held, []
         for go_on in held:
             go_on()
 
     def tell_explicit_lacs(self) -> None:
-        """What the background of a client with an explicit LAC interval does, once it had time."""
+        """Send the explicit LACs of all writers, as clients with an explicit LAC interval do in the background."""
         for writer in self.writers:
             writer.tell_explicit_lac()
 
@@ -144,7 +144,7 @@ class Servers:
         return self.metadata[ledger_id]
 
     def put(self, metadata: Metadata, expected_version: int | None) -> Metadata:
-        """Compare and set. Readers that watch the ledger see the new value."""
+        """Compare and set. Watching readers are notified of the new value."""
         current = self.get(metadata.ledger_id)
         if expected_version is not None and expected_version != current.version:
             raise error(METADATA_VERSION)
@@ -169,7 +169,7 @@ class Servers:
         return bookie.entries[entry_id]
 
     def read_newest(self, ledger_id: int) -> Stored | None:
-        """The newest entry, None if there is none. "Not there" is an answer like any other; other failures count."""
+        """Return the newest entry; None if there is none, which is not an error here. Other failures are raised."""
         bookie = self.ledgers[ledger_id]
         if not bookie.entries:
             return None

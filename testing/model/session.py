@@ -1,4 +1,4 @@
-"""What open ledgers know of the client that opened them."""
+"""The part of a client that open ledgers use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bookstand.testing.model.values import CLIENT_CLOSED, DEFAULT_FRAME_BYTES, e
 
 
 class Session:
-    """A client's settings, and whether it was closed. Spans are seconds."""
+    """Settings of a client, and whether it is closed. Intervals are in seconds."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Session:
             raise error(CLIENT_CLOSED)
 
     def close(self) -> None:
-        """Adds on their way fail with -19; the ledgers stay as they are, open ones open."""
+        """Fail pending adds with -19. Ledgers are not closed."""
         self.closed = True
         for writer in self.writers:
             writer.client_closed()

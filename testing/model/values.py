@@ -1,4 +1,4 @@
-"""The words of the model: codes, digests, what a read gives, and answers that may still be on their way."""
+"""Values of the model: codes, digests, read entries, and pending results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEADER_BYTES = 32
 DIGEST_BYTES = {"crc32": 8, "crc32c": 4, "hmac": 20, "dummy": 0}
 DEFAULT_DIGEST = "crc32"
 DEFAULT_FRAME_BYTES = 5 << 20
-BATCH_OVERHEAD = 36  # a batch answer's own bytes; each entry costs 4 more
+BATCH_OVERHEAD = 36  # fixed overhead of a batch response; each entry adds 4 bytes
 BATCH_ENTRY_OVERHEAD = 4
 
 OPEN, IN_RECOVERY, CLOSED = "OPEN", "IN_RECOVERY", "CLOSED"
@@ -36,7 +36,7 @@ UNAUTHORIZED = -102
 
 
 class Missing:
-    """Stands for an argument that was not given, where None is something else."""
+    """Sentinel for an omitted argument where None has another meaning."""
 
 
 MISSING = Missing()
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 
 class Pending:
-    """The answer of an operation that may still be on its way."""
+    """Result of an operation that may be pending."""
 
     def __init__(self) -> None:
         self._done = False

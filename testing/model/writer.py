@@ -1,4 +1,4 @@
-"""The handles that creating gives: adding, forcing, closing."""
+"""Handles of created ledgers: adding, forcing, closing."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class _Add:
 
 
 class Writer(Handle):
-    """The handle that create gives. Entry ids are handed out in order."""
+    """Handle of a created ledger. It assigns entry ids in order."""
 
     def __init__(self, client: Session, metadata: Metadata, arguments: dict[str, Any]) -> None:
         super().__init__(client, metadata)
         self.deferred_sync = bool(arguments.get("deferred_sync"))
         self.digest = digest_name(arguments.get("digest", DEFAULT_DIGEST))
         self.generation = self.bookie.generation
-        self.adds: dict[int, _Add] = {}  # submitted and not yet answered
-        self.head = -1  # the last one answered in order; with deferred sync ahead of the LAC
+        self.adds: dict[int, _Add] = {}  # submitted and unanswered
+        self.head = -1  # last one answered in order; ahead of the LAC with deferred sync
         self.closing: Pending | None = None
         client.writers.append(self)
         self.cluster.writers.append(self)
@@ -72,7 +72,7 @@ class Writer(Handle):
         return pending
 
     def append_many(self, payloads: Iterable[bytes]) -> range:
-        """All are sent before the first is answered, so all carry the LAC from before."""
+        """Append several entries. All are sent before the first is answered, so all carry the previous LAC."""
         lac = self.last_add_confirmed
         first = self.last_add_pushed + 1
         pendings = []
@@ -119,7 +119,7 @@ class Writer(Handle):
         if hold == "ack" and code == OK:
             self.cluster.held.append(lambda: self._answer(add, OK))
         elif hold == "minority" and code == OK:
-            # Stored where it is seen, but too few have it: the others look at the fence when they get to it.
+            # Stored on the machine, but on too few replicas: the others check the fence when the add reaches them.
             self.cluster.held.append(lambda: self._answer(add, FENCED if self.bookie.fenced else OK))
         else:
             self._answer(add, code)
@@ -131,7 +131,7 @@ class Writer(Handle):
             return fault
         if bookie.fenced or bookie.generation != self.generation:
             return FENCED
-        # An entry that is there already stays as it is, and the add succeeds.
+        # An existing entry is not changed, and the add succeeds.
         bookie.entries.setdefault(entry_id, stored)
         bookie.known_lac = max(bookie.known_lac, stored.lac)
         return OK
@@ -145,7 +145,7 @@ class Writer(Handle):
         add.done = True
         while self.adds:
             first = self.adds[min(self.adds)]
-            # With deferred sync an id up to the head may be written again: nothing is before it.
+            # With deferred sync, ids up to the head may be rewritten; they do not wait for earlier adds.
             if not first.done or first.entry_id > self.head + 1:
                 return
             del self.adds[first.entry_id]
@@ -155,12 +155,12 @@ class Writer(Handle):
             first.pending.complete(first.entry_id)
 
     def expire_adds(self) -> None:
-        """The add quorum timeout has passed for the oldest add."""
+        """Expire the add quorum timeout of the oldest add."""
         if self.adds:
             self._fail_adds(ADD_QUORUM_TIMEOUT)
 
     def _fail_adds(self, code: int) -> None:
-        """One add failed: all on their way fail with it, and the handle closes itself."""
+        """Fail all pending adds after one failed; the handle closes itself."""
         if self.metadata.state == IN_RECOVERY:
             self._drop_adds(code)
         else:
@@ -177,7 +177,7 @@ class Writer(Handle):
         self._drop_adds(CLIENT_CLOSED)
 
     def tell_explicit_lac(self) -> None:
-        """Of a client with an explicit LAC interval, which has passed."""
+        """Send the explicit LAC, if the client has an interval for it."""
         if self.client.explicit_lac_interval and self.writable and self.last_add_confirmed >= 0:
             bookie = self.bookie
             bookie.explicit_lac = max(bookie.explicit_lac, self.last_add_confirmed)
@@ -206,7 +206,7 @@ class Writer(Handle):
         return self._close(LEDGER_CLOSED)
 
     def _close(self, code: int) -> Pending:
-        """Fail what is on its way, then write the end into the metadata. Once: later calls give the same answer."""
+        """Fail pending adds, then write the ledger's end to the metadata. Repeated calls return the first result."""
         self.last_add_pushed = self.last_add_confirmed
         first_time = self.closing is None
         if first_time:
@@ -238,7 +238,7 @@ class Writer(Handle):
 
 
 class WriterAdv(Writer):
-    """The handle that create_adv gives: the caller chooses the entry ids, answers still come in their order."""
+    """Handle of a ledger created with create_adv: the caller assigns entry ids; adds are still answered in id order."""
 
     def append(self, data: bytes) -> int:
         raise error(ILLEGAL_OPERATION)
