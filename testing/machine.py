@@ -86,8 +86,8 @@ class LedgerMachine(RuleBasedStateMachine):
     # -- methods for subclasses --------------------------------------------------------------------------------------
 
     def open_store(self, path: Path) -> Any:
-        """Open a client of the store at ``path``, creating the store if necessary. Two are open at a time, and are
-        closed."""
+        """Open a client of the store at ``path``, creating the store if necessary. Two clients are open at a time; each
+        is closed."""
         return bookstand.open(path)
 
     def make_folder(self) -> Path:
@@ -197,7 +197,7 @@ class LedgerMachine(RuleBasedStateMachine):
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def _refusal(self, model: LedgerModel) -> int | None:
-        """Return the error code of a new add."""
+        """Return the error code that a new add must raise; None if it must succeed."""
         if model.handle_closed:
             return -11
         return -101 if model.fenced else None

@@ -220,8 +220,8 @@ class _Ledger:
 def operations(
     draw: DrawFn, min_size: int = 1, max_size: int = 20, max_ledgers: int = 4, max_entries: int = 5
 ) -> list[Operation]:
-    """Operations on ledgers and nodes, all of which must succeed: none appends to a ledger that is closed or has lost
-    its writer, and none deletes missing objects. ``workloads.perform`` runs them."""
+    """Sequences of operations on ledgers and nodes that all succeed. None appends to a ledger that is closed or has
+    lost its writer, and none deletes missing objects. ``workloads.perform`` runs them."""
     if not 1 <= min_size <= max_size:
         raise IncorrectParameterError("a sequence has an operation at least, and no fewer at most than at least")
     ledgers: dict[int, _Ledger] = {}

@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 def code_of_left(left: Sequence[Row], problems: Sequence[str]) -> int:
-    """Return the exit code for cursors that were skipped for a
+    """Return the exit code for skipped cursors, whose facts are from
     :func:`bookstand.pipeline.jobs.busy_cursors.skip_reason`."""
     codes = {DAMAGE if one["damaged"] else FAILED for one in left}
     return max(codes | {DAMAGE for _ in problems}, default=FINE)

@@ -96,8 +96,8 @@ class CrashFoundError(BookstandError, AssertionError):
 
 
 class RecordedCrashError(CrashFoundError):
-    """Failure of a recorded crash that the current program no longer reproduces: it says nothing about the current
-    program. ``found`` is the failure of the recorded crash."""
+    """Failure of a recorded crash that the current program cannot reproduce. It says nothing about the current program;
+    ``found`` is the failure of the recorded crash."""
 
     def __init__(self, recorded: str, found: CrashFoundError) -> None:
         super().__init__(found.problem, found.replay, found.acknowledged, [], found.tried)

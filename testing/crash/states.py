@@ -305,7 +305,7 @@ class Walk:
     # -- cases of this cut ---------------------------------------------------------------------------------------------
 
     def cases(self, chance: random.Random) -> Iterator[Case]:
-        """Yield the cases that the last operation adds; after an acknowledgment all of them, because more is
+        """Yield the cases that the last operation adds. An acknowledgment adds all of them, because more is
         promised."""
         waiting = self.waiting
         last = self.cut - 1

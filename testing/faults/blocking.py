@@ -25,8 +25,7 @@ class BlockedOperation:
 
 
 class BlockedCall:
-    """Blocked call of a waiting thread: ``wait`` returns or raises when ``go_on``, the callback of a
-    :class:`BlockedOperation`, is called."""
+    """Block of a waiting thread: ``wait`` returns or raises when :class:`BlockedOperation` calls ``go_on``."""
 
     def __init__(self) -> None:
         self._gone_on = Event()
@@ -64,12 +63,12 @@ class Stall:
             return len(self._held)
 
     def reached(self, timeout: float | None = 60.0) -> bool:
-        """Wait until the rule has matched an operation; return False on timeout."""
+        """Wait until an operation has been stalled; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count > 0, timeout)
 
     def reached_by(self, number: int, timeout: float | None = 60.0) -> bool:
-        """Wait until the rule has matched ``number`` operations; return False on timeout."""
+        """Wait until ``number`` operations have been stalled; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count >= number, timeout)
 

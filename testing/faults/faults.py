@@ -129,8 +129,7 @@ class Faults(MockBookKeeperFaults, Hooks):
         probability: float | None = None,
         after: bool = False,
     ) -> Rule:
-        """Fail with BookKeeper's ``code``, or with ``error``: before any effect or, with ``after``, once it is
-        complete."""
+        """Fail with BookKeeper's ``code``, or with ``error``: before any effect or (``after``) after all of it."""
         value = name_of_error(code, error)
         rule = Rule("fail", operation, ledger, entry, path, nth, times, probability, after, value, bookie)
         if isinstance(error, BookstandError):
@@ -155,11 +154,8 @@ class Faults(MockBookKeeperFaults, Hooks):
         times: int | None = None,
         probability: float | None = None,
     ) -> Rule:
-        """Delay the operation by a number of seconds, or a random one within a range: each time, unless ``times`` is
-        set.
-
-        Appends wait without blocking a thread, as with ``stall``. With a VirtualClock they wait until it is advanced.
-        """
+        """Delay the operation by a number of seconds, or by a random one within a range; ``times`` is unlimited by
+        default."""
         value = as_seconds(seconds)
         return self._add(Rule("delay", operation, ledger, entry, path, nth, times, probability, after, value, bookie))
 
@@ -522,8 +518,8 @@ class Faults(MockBookKeeperFaults, Hooks):
         return bool(rule.seen >= int(rule.value or 0))
 
     def _find_disk_full(self) -> None:
-        """Fail the first commit on the full disk; the store itself rejects later ones. ``seen`` counts those before
-        it."""
+        """Fail the first commit on the full disk; the store itself rejects later ones that need space. ``seen`` counts
+        the commits before the first."""
         with self._lock:
             rule = next(iter(self._full_disks), None)
             if rule is None or rule.fired:

@@ -94,8 +94,8 @@ class TimeHistogram:
 
 
 class CoverageStrip(NamedTuple):
-    """Coverage of a line in bins, the n-th of which is from ``edges[n]`` up to, but excluding, ``edges[n + 1]``: the
-    number of covered positions and of runs that begin in each bin."""
+    """Coverage of a line by bin: the number of covered positions, and of runs that begin in the bin. Bin n is from
+    ``edges[n]`` up to, but excluding, ``edges[n + 1]``."""
 
     edges: Counts
     covered: Counts

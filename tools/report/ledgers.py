@@ -31,8 +31,8 @@ class Kind(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Number of ledgers created in a time step (``column``; :data:`UNKNOWN` if the time is unknown) with sizes of
-    ``bits`` bits: at least ``2 ** (bits - 1)`` and less than ``2 ** bits`` bytes. Empty ledgers have 0 bits."""
+    """Number of ledgers by creation time and size. ``column`` is the time step, :data:`UNKNOWN` if the time is unknown.
+    ``bits`` is the bit length of the size: from ``2 ** (bits - 1)`` to less than ``2 ** bits`` bytes, 0 if empty."""
 
     column: int
     bits: int
