@@ -1,1 +1,1 @@
-"""Reading and rewriting many stores and many bookies' disks on Spark; what does the work runs without Spark as well."""
+"""Batch jobs and tables over many stores and bookies' disks, on Spark or in local processes."""

@@ -1,4 +1,4 @@
-"""``python -m bookstand.pipeline NAME …``, and what ``spark-submit`` is given: a job from the command line."""
+"""Entry point of ``python -m bookstand.pipeline NAME …`` and of ``spark-submit``: run a job from the command line."""
 
 from __future__ import annotations
 

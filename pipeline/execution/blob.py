@@ -1,8 +1,8 @@
-"""Some pieces of bytes and what is to be known of them, as one: in a file, or on the way between tasks.
+"""Container format for byte strings with a JSON header, used in files and between tasks.
 
 ::
 
-    length of the head (4, big-endian), head as JSON, pieces one behind the other
+    header length (4 bytes, big-endian), header (JSON), payloads, concatenated
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def pack(head: Mapping[str, Any], pieces: Sequence[bytes | memoryview]) -> bytes
 
 
 def packed(head: Mapping[str, Any], pieces: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
-    """The same in parts, so that nothing large is copied."""
+    """Encode like :func:`pack`, as a sequence of buffers, so that large payloads are not copied."""
     sizes = [len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces]
     told = json.dumps({**head, _SIZES: sizes}).encode()
     return (len(told).to_bytes(_LENGTH, "big"), told, *pieces)

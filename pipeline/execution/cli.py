@@ -1,4 +1,4 @@
-"""The jobs as commands: ``bookstand spark NAME …``, or ``python -m bookstand.pipeline NAME …`` and ``spark-submit``."""
+"""Command line of jobs: ``bookstand spark NAME …``, or ``python -m bookstand.pipeline NAME …`` and ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PROGRAM = "python -m bookstand.pipeline"
 
 
 def main(arguments: Sequence[str] | None = None, program: str = _PROGRAM) -> int:
-    """Run a job from a command line. The exit code is the job's even if its output is a closed pipe."""
+    """Run a job from a command line. A closed output pipe does not change the exit code."""
     code = FINE
     try:
         options = parser(program).parse_args(arguments)
@@ -77,7 +77,7 @@ def _done(options: argparse.Namespace) -> tuple[int, Summary | None]:
 
 
 def _close_broken_pipes() -> None:
-    """Discard output to closed pipes, which Python would report as an error when it ends."""
+    """Redirect closed pipes to the null device: otherwise Python reports an error at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -87,7 +87,7 @@ def _close_broken_pipes() -> None:
 
 
 def _report_file(path: str) -> Path:
-    """The file for the summary, checked before any work."""
+    """Validate the path of the summary file, before the job does any work."""
     file = Path(local_path(path, "summary"))
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise IncorrectParameterError(f"summary must be a file that can be written, not {path!r}")
@@ -97,7 +97,7 @@ def _report_file(path: str) -> Path:
 def _write_report(file: Path, text: str) -> None:
     target = file.resolve()
     if target.exists() and not target.is_file():
-        # A pipe, or a terminal.
+        # A pipe or a terminal cannot be replaced by a rename.
         target.write_text(text)
         return
     growing = target.with_name(f".{target.name}-{os.getpid()}")
@@ -111,7 +111,7 @@ def _write_report(file: Path, text: str) -> None:
 
 
 def run(job: Job, options: argparse.Namespace) -> Summary:
-    # Spark shows its own.
+    # Spark shows its own progress bar.
     shown = options.master is None and sys.stderr.isatty()
     with _runner(options) as runner, _progress(job.name, shown) as progress:
         summary = execute(
@@ -124,7 +124,7 @@ def run(job: Job, options: argparse.Namespace) -> Summary:
     return summary
 
 
-# -- what can be given -------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 def parser(program: str = _PROGRAM) -> argparse.ArgumentParser:
@@ -385,7 +385,7 @@ JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], _Made]] = 
 }
 
 
-# -- how it runs -------------------------------------------------------------------------------------------------------
+# -- runners and progress ----------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -410,9 +410,9 @@ def _session(master: str) -> SparkSession:
     if master != _GIVEN:
         from bookstand.pipeline.spark.session import session
 
-        # Its bar is for a terminal.
+        # Spark's progress bar is readable only on a terminal.
         return session(master=master, settings={"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
-    # spark-submit has made all settings.
+    # spark-submit has already configured the session.
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -422,7 +422,7 @@ def _session(master: str) -> SparkSession:
 
 @contextmanager
 def _progress(name: str, shown: bool) -> Iterator[Progress | None]:
-    """A bar where somebody looks on."""
+    """Show a progress bar, if ``shown`` and if rich is installed."""
     if not shown:
         yield None
         return

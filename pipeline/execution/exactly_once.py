@@ -1,7 +1,7 @@
-"""Changes of a store that units have worked out, each applied once.
+"""Exactly-once application of the changes that units have prepared for a store.
 
-A unit's change is one transaction, with a node in it that says that it was applied and to what. A job that is run again
-finds the node: if it says what would be done now, nothing is left to do.
+The change of a unit and a marker node are committed in one transaction. The marker contains the fingerprint of the
+unit. A job that runs again skips units whose marker has their current fingerprint.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bookstand.store import Store
 MARKERS = "/bookstand/jobs"
 
 Steps = Callable[[Transaction], dict[str, Any]]
-"""Adds to a transaction; what it returns is what the marker tells of it."""
+"""Callable that adds operations to a transaction and returns the facts to store in the marker."""
 
 
 class StaleInputError(MetadataVersionError):
-    """What a change was worked out from is not as it was: the job is to be run again."""
+    """The input of a change was modified after the change was prepared. Run the job again."""
 
 
 def marker_path(job: str, unit: str) -> str:
@@ -31,7 +31,7 @@ def marker_path(job: str, unit: str) -> str:
 
 
 def applied(storage: Storage, job: str, units: Sequence[Unit]) -> dict[str, Result]:
-    """Those of the units that were applied, to what is there now."""
+    """Results of the units whose markers have their current fingerprints."""
     found = {}
     for unit in units:
         told = _told(storage, job, unit.name)
@@ -41,7 +41,7 @@ def applied(storage: Storage, job: str, units: Sequence[Unit]) -> dict[str, Resu
 
 
 def apply(store: Store, job: str, unit: Unit, result: Result, steps: Steps) -> Result:
-    """The steps and the marker in one commit. Of two that try at the same time, one does."""
+    """Commit the steps and the marker in one transaction. Of concurrent attempts, one succeeds."""
     path = marker_path(job, unit.name)
     stored = store.storage.node(path)
     marker = {"unit": unit.name, "fingerprint": unit.fingerprint, "counts": result.counts}

@@ -1,4 +1,4 @@
-"""State of the inputs of a job, by which a job that continues recognizes results that are still valid."""
+"""Fingerprints of the inputs of a job. A job that is resumed uses them to find results that are still valid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bookstand.storage.lmdb.meta_page import META_BYTES, SMALLEST_PAGE, parse_me
 
 
 def file_state(path: str) -> list[int]:
-    """Inode, size and time of a file; empty if there is none."""
+    """Inode, size and modification time of a file; empty if the file does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -22,17 +22,17 @@ def file_state(path: str) -> list[int]:
 
 
 def place_state(place: DataSource) -> str:
-    """A fingerprint of the state of a store, or of all files of a cluster's disks and their dump."""
+    """Fingerprint of a store, or of all files of a cluster's disks and its metadata dump."""
     if place.kind == STORE:
         data = os.path.join(place.paths[0], DATA_FILE)
-        # Two commits may come in the same tick of the file system's clock.
+        # Modification times do not distinguish two commits within one tick of the file system's clock.
         return fingerprint([file_state(data), _last_commit(data)])
     files = [[path, file_state(path)] for folder in place.folders or place.paths for path in _files(folder)]
     return fingerprint([files, [] if place.metadata is None else file_state(place.metadata)])
 
 
 def _files(folder: str) -> Iterator[str]:
-    """All files below a folder, also behind links, which disks may be mounted by."""
+    """All files below a folder. Symbolic links are followed: they may lead to other disks."""
     seen: set[str] = set()
     for inner, names, files in os.walk(folder, followlinks=True):
         names.sort()
@@ -44,7 +44,7 @@ def _files(folder: str) -> Iterator[str]:
 
 
 def _last_commit(data: str) -> int:
-    """Of a store that may be damaged: -1 if its header cannot be read."""
+    """Number of the last committed transaction; -1 if the meta pages cannot be read."""
     try:
         with open(data, "rb") as file:
             first = parse_meta(file.read(SMALLEST_PAGE))

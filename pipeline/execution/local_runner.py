@@ -12,9 +12,9 @@ from bookstand.pipeline.execution.worker import Limits
 
 
 class LocalRunner:
-    """Does units in child processes of this one, at most ``processes`` at a time.
+    """Runs units in up to ``processes`` child processes at a time.
 
-    0 processes do them in this one: there, a unit that kills its process ends the job.
+    With 0 processes, units run in this process, and a unit that kills its process ends the job.
     """
 
     def __init__(self, processes: int = 1, limits: Limits | None = None) -> None:

@@ -1,8 +1,8 @@
-"""A job: it plans units, does them anywhere and in any order, and commits what they have left.
+"""Protocol of jobs: plan units, run them anywhere and in any order, and commit their output.
 
-``plan`` and ``do`` are the same functions in one process and on Spark, and know nothing of who runs them. ``do`` writes
-to the folder of its own attempt and to nothing else, so that an attempt which is repeated, or runs twice at the same
-time, does no harm; only ``commit``, in the process that began the job, touches what others see.
+``plan`` and ``do`` do not depend on the runner: the same functions run in one process and on Spark. ``do`` writes only
+to the folder of its attempt, so that attempts can be repeated and can run concurrently. Only ``commit``, which runs in
+the process that started the job, changes anything visible outside of the job.
 """
 
 from __future__ import annotations
@@ -25,49 +25,48 @@ from bookstand.pipeline.execution.unit import JobPlan, Packed, Part, Result, Uni
 from bookstand.pipeline.execution.worker import Limits, Lost, calls
 
 Progress = Callable[[int, int], object]
-"""Told how many units of how many are done."""
+"""Callback that receives the number of finished units and the total number of units."""
 
 
 class Job(Protocol):
-    """Small, and the same in another process: tasks are told jobs."""
+    """A job. It is serialized and sent to tasks, so it must be small and must not depend on process state."""
 
     @property
     def name(self) -> str: ...
 
     def plan(self) -> JobPlan:
-        """Look, and change nothing."""
+        """Plan the units. Must not change anything."""
 
     def work(self) -> Path | None:
-        """Where attempts have their folders: on the file system that :meth:`commit` puts their files, and where all
-        tasks can write. None: nothing is written."""
+        """Folder for the attempts; None if the job writes no files. All tasks must be able to write to it, and it must
+        be on the file system to which :meth:`commit` moves the files."""
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        """By name, what an earlier run has committed."""
+        """Results that an earlier run has committed, by unit name."""
 
     def preview(self) -> Job:
-        """What a dry run does: the same, with the same numbers, but that nothing is written."""
+        """The job for a dry run: it reports the same counts and writes nothing."""
 
     def do(self, unit: Unit, folder: Path) -> Result:
-        """May raise: then the unit has failed, and the others are done."""
+        """Run a unit. An exception fails this unit only."""
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        """Have others see what units have left, of each all or nothing. Run again after a crash it goes on where it
-        was."""
+        """Publish the output of units, each atomically. After a crash, the next run completes an interrupted commit."""
 
 
 class ShuffleJob(Job, Protocol):
-    """A job some of whose work several places have a part in."""
+    """A job with units whose input is spread over several places."""
 
     def read(self, part: Part) -> list[Packed]: ...
 
     def join(self, unit: Unit, pieces: Sequence[bytes], folder: Path) -> Result:
-        """``pieces`` are all that its parts have for it, in any order."""
+        """Run a unit on the data that its parts contain for it, in any order."""
 
 
 class Runner(Protocol):
-    """Does units, and yields exactly one result for each; a failure is a result.
+    """Runs units and yields exactly one result for each; a failure is a result.
 
-    The result of a unit that crashed says so, and :func:`execute` has the runner do it again alone.
+    A result can be marked as crashed. :func:`execute` then runs the unit again, alone.
     """
 
     def run(self, job: Job, units: Sequence[Unit], work: Path | None) -> Iterator[Result]: ...
@@ -86,12 +85,12 @@ def execute(
     again: bool = False,
     progress: Progress | None = None,
 ) -> Summary:
-    """Plan, do, commit; a dry run commits nothing. ``only``: units by their names; ``again``: those too that were
-    committed before."""
+    """Plan, run and commit a job; a dry run commits nothing. ``only`` selects units by name. ``again`` includes units
+    that an earlier run has committed."""
     plan = job.plan()
     known: dict[str, Unit] = {}
     for unit in (*plan.units, *plan.joined):
-        # A place, a table or a topic may be named twice.
+        # The same place, table or topic may be listed twice in the arguments.
         if known.setdefault(unit.name, unit) != unit:
             raise IncorrectParameterError(
                 f"job {job.name} has two different units {unit.name!r}: run it for each alone"
@@ -110,7 +109,7 @@ def execute(
     with run_folder(doing.work(), job.name) as folder:
         found: list[tuple[Unit, Result]] = []
         total = len(units) + len(joined)
-        # An interruption ends all attempts before the folder is removed.
+        # On an interruption, stop all attempts before the folder is removed.
         with closing(_Attempted(doing, runner, plan, folder).results(units, joined)) as results:
             for result in results:
                 found.append((known[result.unit], result))
@@ -126,7 +125,7 @@ def execute(
 
 
 class _Attempted:
-    """The results of units, those that crashed included: these are done once more, each alone."""
+    """Runs the units of a plan. Units that crash are run once more, one at a time."""
 
     def __init__(self, job: Job, runner: Runner, plan: JobPlan, folder: Path | None) -> None:
         self._job = job
@@ -172,7 +171,7 @@ class _Attempted:
 def attempt_each(
     job: Job, units: Sequence[Unit], work: Path | None, tag: str = "", processes: int = 1, limits: Limits | None = None
 ) -> Iterator[Result]:
-    """Do units in child processes, each in a folder that no other attempt has."""
+    """Run units in child processes, each in a folder unique to the attempt."""
     tag += f"{uuid.uuid4().hex[:12]}-"
     for unit, outcome in calls(lambda unit: attempt(job, unit, work, tag), units, processes, limits):
         yield _crashed(unit, outcome, work, tag) if isinstance(outcome, Lost) else outcome
@@ -186,7 +185,7 @@ def join_each(
     processes: int = 1,
     limits: Limits | None = None,
 ) -> Iterator[Result]:
-    """Join units of their pieces, in the same way."""
+    """Join units from their pieces in child processes, like :func:`attempt_each`."""
     tag += f"{uuid.uuid4().hex[:12]}-"
     for (unit, _), outcome in calls(lambda one: attempt_to_join(job, *one, work, tag), units, processes, limits):
         yield _crashed(unit, outcome, work, tag) if isinstance(outcome, Lost) else outcome
@@ -195,7 +194,7 @@ def join_each(
 def read_each(
     job: ShuffleJob, parts: Sequence[Part], units: Collection[str], processes: int = 1, limits: Limits | None = None
 ) -> Iterator[Packed]:
-    """Read parts in child processes: what they have for these units."""
+    """Read parts in child processes and yield their data for the given units."""
     for part, outcome in calls(lambda part: read_part(job, part, units), parts, processes, limits):
         if isinstance(outcome, Lost):
             why = f"{part.name}: {outcome.why}"
@@ -204,14 +203,14 @@ def read_each(
 
 
 def _crashed(unit: Unit, lost: Lost, work: Path | None, tag: str) -> Result:
-    """Remove what the attempt has left: it may be what exhausted the disk."""
+    """Result of a lost attempt, whose files are removed: they may have filled the disk."""
     for folder in () if work is None else work.glob(f"{fingerprint(unit.name)}-{tag}*"):
         shutil.rmtree(folder, ignore_errors=True)
     return Result(unit.name, failure=lost.why, crashed=True)
 
 
 def attempt(job: Job, unit: Unit, work: Path | None, tag: str = "") -> Result:
-    """Do a unit in a folder that no other attempt has."""
+    """Run a unit in a folder unique to the attempt."""
     return _attempted(unit.name, work, tag, lambda folder: job.do(unit, folder))
 
 
@@ -226,7 +225,7 @@ def attempt_to_join(job: ShuffleJob, unit: Unit, pieces: Sequence[Packed], work:
 
 
 def read_part(job: ShuffleJob, part: Part, units: Collection[str]) -> list[Packed]:
-    """What there is for these units. Those of a part that cannot be read fail; they are not done without it."""
+    """Read a part for the given units. If it cannot be read, all of its units fail: none is joined without it."""
     try:
         return [packed for packed in job.read(part) if packed.unit in units]
     except Exception as error:
@@ -238,7 +237,7 @@ _EXHAUSTED = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFI
 
 
 def _is_exhaustion(error: BaseException | None) -> bool:
-    """Whether memory, disk space or files were exhausted, which units that were done at the same time may have used."""
+    """Return True if memory, disk space or file descriptors ran out. Concurrent units may have used them up."""
     while error is not None:
         if isinstance(error, MemoryError | DiskFullError):
             return True
@@ -262,7 +261,7 @@ def _attempted(unit: str, work: Path | None, tag: str, do: Callable[[Path], Resu
 
 
 def _make(folder: Path) -> None:
-    """Make an attempt's folder, but not its parents: they are gone when the run has ended."""
+    """Create the folder of an attempt, but not its parents: a missing parent means that the run has ended."""
     try:
         folder.mkdir()
     except FileNotFoundError:

@@ -1,15 +1,15 @@
-"""Publication of the files of units: each gets its name once, complete and durable.
+"""Atomic publication of the files of units: a published file is complete and durable, and is never replaced.
 
 ::
 
-    <output>/<name>                  the outcome of a unit: a store, a file
-    <output>/_bookstand/lock         marks the folder as made by jobs; locked while one publishes
-                        attempts/    the folders of runs (:mod:`bookstand.pipeline.execution.run_directory`)
-                        manifest     renames under way: written before the first one, removed after the last
-                        published    units whose outcome exists, with the fingerprints of their inputs
+    <output>/<name>                  output of a unit: a store or a file
+    <output>/_bookstand/lock         marks the folder as created by jobs; locked during publication
+                        attempts/    run folders (:mod:`bookstand.pipeline.execution.run_directory`)
+                        manifest     renames in progress; written before the first rename, removed after the last
+                        published    units whose output exists, with the fingerprints of their inputs
 
-Attempts sync their files before these are renamed. The manifest lists the renames. After a crash it is read again: the
-missing renames are done, and no other. A rename was done if its source is gone and its target exists.
+Attempts sync their files before the files are renamed. The manifest works as a redo log: after a crash, the renames
+that it lists and that are missing are done. A rename is complete if its source is missing and its target exists.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _IN = "in-"
 
 
 class Output:
-    """A folder that a job fills."""
+    """Output folder of a job."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(local_path(folder, "output"))
         self._own = self.folder / _FOLDER
 
     def attempts(self) -> Path:
-        """The place for the folders of runs, in an output that exists. An interrupted commit is finished first: its
-        files are in the folder of a run that was killed."""
+        """Folder for the run folders. An interrupted commit is completed first, because its files are in the folder of
+        a killed run, which the next run removes. Creates the output folder if it does not exist."""
         with self._locked():
             self._replay()
         return self._own / _ATTEMPTS
 
     @staticmethod
     def place(attempt: Path, name: str) -> Path:
-        """Path to which an attempt writes the outcome that is published as ``name``, which may contain folders."""
+        """Path to which an attempt writes the output to be published as ``name``, which may contain folders."""
         folder, _, last = name.rpartition("/")
-        # The last part stays as it is: quoted, it may be longer than names can be.
+        # The last component is not quoted: quoting could exceed the maximum length of file names.
         place = attempt / _READY / f"{_IN}{quote(folder, safe='')}"
         for missing in (place.parent, place):
             missing.mkdir(exist_ok=True)
@@ -61,15 +61,17 @@ class Output:
 
     @staticmethod
     def sync(attempt: Path) -> None:
-        """Make the files of an attempt durable, on the machine that wrote them: a rename orders names, not data."""
+        """Sync the files of an attempt, on the machine that wrote them. The rename by another machine does not."""
         for folder, _, files in os.walk(attempt / _READY, topdown=False):
             for file in files:
                 sync_file(os.path.join(folder, file))
             sync_folder(folder)
 
     def published(self, units: Sequence[Unit], *, look_only: bool = False) -> dict[str, Result]:
-        """Results of those units whose outcome exists and was made from the same input. An interrupted commit is
-        finished first; with ``look_only`` nothing is changed, and its units count as published."""
+        """Results of the units whose output exists. An interrupted commit is completed first. ``look_only`` changes
+        nothing and treats the units of an interrupted commit as published.
+
+        Raises :class:`StoreError` if an output was made from another input or with other options."""
         check_made_by_jobs(self._own, _LOCK)
         if not self._own.is_dir():
             return {}
@@ -92,7 +94,7 @@ class Output:
         return found
 
     def publish(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        """Publish all of it. After a crash, the next call of :meth:`published` does the rest."""
+        """Publish the output of units. If interrupted, the next call of :meth:`published` completes it."""
         with self._locked(), os_errors(f"cannot write to {self.folder}"):
             self._replay()
             moves, entries, results = [], {}, []
@@ -102,7 +104,7 @@ class Output:
                     if taken[unit.name]["fingerprint"] != unit.fingerprint:
                         results.append(Result(unit.name, failure=str(self._of_another_state(unit))))
                     else:
-                        # Another job has published the same.
+                        # Another job has published the same output in the meantime.
                         results.append(result._replace(staged=None))
                     continue
                 some = list(_moves(Path(result.staged or ""), self.folder))
@@ -130,7 +132,7 @@ class Output:
         )
 
     def _has(self, one: Mapping[str, Any]) -> bool:
-        """True if everything that was published still exists."""
+        """Return True if everything that was published still exists."""
         return all(os.path.lexists(self.folder / made) for made in one["made"])
 
     # -- the manifest ------------------------------------------------------------------------------------------------
@@ -147,8 +149,8 @@ class Output:
                 os.rename(source, target)
         for folder in folders:
             sync_folder(folder)
-        # A run that failed while it published has removed what it had not renamed, and a file of the user may have
-        # taken a name since: such units are not published.
+        # If a run fails during publication, its folder is removed with the files that were not renamed yet. A file of
+        # the user may also occupy a target. The units of such files are not published.
         left = {os.path.relpath(target, self.folder) for source, target in manifest["moves"] if os.path.lexists(source)}
         made = {name: one for name, one in manifest["units"].items() if self._has(one) and left.isdisjoint(one["made"])}
         self._write(_PUBLISHED, {**self._read(_PUBLISHED, {}), **made})
@@ -171,7 +173,7 @@ class Output:
     def _locked(self) -> Iterator[None]:
         make_folders(str(self.folder))
         with locked_folder(self._own, _LOCK):
-            # Outcomes need the names of all folders above them.
+            # Durable output requires durable directory entries of all parent folders.
             sync_folder(str(self.folder))
             yield
 

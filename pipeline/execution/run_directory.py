@@ -1,15 +1,15 @@
-"""Folders for the runs of jobs. A run's folder holds its attempts and is removed when the run ends.
+"""Folders for runs of jobs. The folder of a run contains its attempts and is removed when the run ends.
 
 ::
 
-    <place>/                 a folder of the user, of which nothing else is read or changed
+    <place>/                 folder of the user; nothing else in it is read or changed
     <place>/bookstand-runs-<uid>/
-            marker           marks the folder as made by jobs; locked while a run begins or ends
-            <job>-<id>/      a run
-                 lock        locked as long as the run's process lives
+            marker           marks the folder as created by jobs; locked while a run starts or ends
+            <job>-<id>/      run
+                 lock        locked while the process of the run is alive
                  …           attempts
 
-The last run removes the folder. The next run removes the folders of runs that were killed.
+The last run removes the shared folder. Each run starts by removing the folders of killed runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from bookstand.errors import IncorrectParameterError
 
 NAME = f"bookstand-runs-{os.getuid()}"
-"""Of the folder that all runs of a user in one place share."""
+"""Name of the folder that all runs of a user in one place share."""
 
 _MARKER, _LOCK = "marker", "lock"
 _CONTENT = b"made by jobs of bookstand\n"
@@ -38,14 +38,14 @@ _RUN = re.compile(r"[a-z-]+-[0-9a-f]{32}")
 
 @contextmanager
 def run_folder(place: Path | None, name: str) -> Iterator[Path | None]:
-    """A new folder for one run of the job ``name``; None without a place."""
+    """Create a folder for one run of the job ``name``; yield None if ``place`` is None."""
     if place is None:
         yield None
         return
     place.mkdir(parents=True, exist_ok=True)
     runs = place / NAME
     run = runs / f"{name}-{uuid.uuid4().hex}"
-    # Between making a run's folder and locking it, no other run may take it for a killed run's.
+    # A folder that is not locked looks like that of a killed run: create and lock it while the marker is locked.
     with locked_folder(runs, _MARKER):
         _remove_killed(runs)
         run.mkdir()
@@ -64,7 +64,7 @@ def run_folder(place: Path | None, name: str) -> Iterator[Path | None]:
 
 @contextmanager
 def locked_folder(folder: Path, marker: str) -> Iterator[None]:
-    """Lock a folder of jobs, which is made if it is missing. A folder that no job made is rejected."""
+    """Lock a folder of jobs, and create it if it is missing. Folders that no job created are rejected."""
     descriptor = _open_marker(folder, marker)
     try:
         yield
@@ -73,7 +73,7 @@ def locked_folder(folder: Path, marker: str) -> Iterator[None]:
 
 
 def check_made_by_jobs(folder: Path, marker: str) -> None:
-    """Raise :class:`IncorrectParameterError` if the folder exists and no job made it. Changes nothing."""
+    """Raise :class:`IncorrectParameterError` if the folder exists and no job created it. Changes nothing."""
     for _ in range(_ATTEMPTS):
         if not _exists(folder):
             return
@@ -83,12 +83,12 @@ def check_made_by_jobs(folder: Path, marker: str) -> None:
         except FileNotFoundError:
             # The last run has just removed the folder or its marker.
             continue
-        # A job that is killed while it makes the folder leaves it empty, or with an empty marker.
+        # A job that is killed while it creates the folder leaves an empty folder or an empty marker.
         if content == _CONTENT or not (content or names - {marker}):
             return
         if content or marker not in names:
             break
-        # Files beside an empty marker: another run has just replaced the folder, or no job made it.
+        # Files next to an empty marker: another run has just replaced the folder, or no job created it.
         time.sleep(0.001)
     raise IncorrectParameterError(
         f"folder {folder} was not made by a job of bookstand and is not used: move it, or choose another folder"
@@ -96,7 +96,7 @@ def check_made_by_jobs(folder: Path, marker: str) -> None:
 
 
 def _open_marker(folder: Path, marker: str) -> int:
-    """A descriptor that holds the lock of the folder's marker."""
+    """Lock the folder's marker and return the file descriptor that holds the lock."""
     while True:
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700 if _is_open_to_all(folder.parent) else 0o777)
@@ -119,7 +119,7 @@ def _open_marker(folder: Path, marker: str) -> int:
 
 
 def _exists(folder: Path) -> bool:
-    """False if there is nothing; raises for what cannot be a folder of this user's jobs."""
+    """Return True if the folder exists. Raises if the path cannot be a folder of this user's jobs."""
     try:
         status = os.lstat(folder)
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def _is_open_to_all(folder: Path) -> bool:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Return True if the open file still has that name."""
+    """Return True if the path still refers to the open file."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def _remove_killed(runs: Path) -> None:
         try:
             descriptor = os.open(run / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            # Killed before it had a lock, or no run: removed only if nothing is in it.
+            # The run was killed before it created its lock, or this is not a run: remove it only if it is empty.
             with suppress(OSError):
                 run.rmdir()
             continue
@@ -166,13 +166,15 @@ def _remove_killed(runs: Path) -> None:
 
 
 def _remove(run: Path) -> None:
-    """Remove the folder of a run, whose lock this process holds, and its lock file last: with it, the next run removes
-    what remains if this process is killed, or if an attempt still writes elsewhere.
+    """Remove the folder of a run, whose lock this process holds.
+
+    The lock file is removed last. While it exists, the next run removes the remaining files, which are left if this
+    process is killed or if an attempt still writes on another machine.
     """
     with suppress(OSError):
         for path in list(run.iterdir()):
             if path.name != _LOCK:
-                # An attempt fails when it makes its next file.
+                # An attempt that still runs fails when it creates its next file.
                 shutil.rmtree(path, ignore_errors=True)
         if os.listdir(run) == [_LOCK]:
             (run / _LOCK).unlink()
@@ -182,6 +184,6 @@ def _remove(run: Path) -> None:
 def _remove_if_empty(runs: Path) -> None:
     if os.listdir(runs) == [_MARKER]:
         (runs / _MARKER).unlink()
-        # Another run may have found the folder without a marker meanwhile, and put its own there.
+        # Another run may have created a new marker in the meantime.
         with suppress(OSError):
             runs.rmdir()

@@ -1,6 +1,7 @@
-"""How jobs that change stores end: store by store, unit by unit, each in a transaction of its own.
+"""Commit phase of jobs that change stores: one transaction for each unit, one store at a time.
 
-Only the process that began the job writes to stores: they are on its machine, or at least no other one writes to them.
+Only the process that started the job writes to the stores. They must be on its machine, or at least no other machine
+may write to them.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from bookstand.store import open as open_store
 
 
 class Change(Protocol):
-    """What is done to a store in one transaction."""
+    """Change of a store in one transaction. Returns the facts to store in the marker of the unit."""
 
     def __call__(self, transaction: Transaction) -> dict[str, Any]: ...
 
     def finish(self) -> None:
-        """Once the transaction is committed."""
+        """Release the resources of the change after the transaction has been committed."""
 
 
 def work(given: str | None) -> Path:
-    """Place for the folders of runs. What attempts write is read once, by this machine: any place that tasks share will
-    do."""
+    """Folder for the run folders. Any folder that all tasks share is sufficient: this machine reads the files of the
+    attempts, and does not move them."""
     return Path(tempfile.gettempdir() if given is None else local_path(given, "work folder"))
 
 
 def done(job: str, units: Sequence[Unit]) -> Mapping[str, Result]:
-    """What was applied, and stands as it was left."""
+    """Results of units that were applied and whose buckets have not changed since."""
     found: dict[str, Result] = {}
     for path, some in _by_store((unit, None) for unit in units).items():
         storage = open_storage(path, create=False, read_only=True)

@@ -1,4 +1,4 @@
-"""What a job did: as a table for people, as JSON for programs."""
+"""Summary of a job, printed as a text table or as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _SHOWN = 20
 
 @dataclass
 class Summary:
-    """``before`` are units that an earlier run has committed. Of a dry run, the results are what would be done."""
+    """Summary of a job. ``before`` has the results that an earlier run has committed. In a dry run, ``results``
+    describes the changes that a real run would make."""
 
     job: str
     dry_run: bool
@@ -27,17 +28,16 @@ class Summary:
 
     @property
     def failed(self) -> list[Result]:
-        """The results of units that failed."""
         return [result for result in self.results if result.failure is not None]
 
     @property
     def ok(self) -> bool:
-        """Whether all was done and nothing was damaged."""
+        """True if every unit succeeded and no damage was found."""
         return not self.failed and not self.problems and not any(result.problems for result in self.results)
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was counted, of all units together."""
+        """Sums of the counts of all units."""
         total: Counter[str] = Counter()
         for result in self.results:
             total.update(result.counts)
@@ -67,11 +67,10 @@ class Summary:
         }
 
     def to_json(self) -> str:
-        """The same as text."""
         return json_text(self.as_dict(), indent=2)
 
     def lines(self) -> Iterator[str]:
-        """For people, without anything else installed."""
+        """Lines of the text summary. Needs no optional packages."""
         done = len(self.results) - len(self.failed)
         would = "would be done" if self.dry_run else "done"
         yield f"{self.job}: {done} of {self.units} units {would}" + (
@@ -92,7 +91,7 @@ class Summary:
 
 
 def _table(results: list[Result]) -> Iterator[str]:
-    """One line a unit, the largest first."""
+    """Table with one line for each unit, largest first."""
     if not results:
         return
     names = list(dict.fromkeys(name for result in results for name in result.counts))

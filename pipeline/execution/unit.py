@@ -1,7 +1,6 @@
-"""What jobs are made of: pieces of work that can be done anywhere, and what came of each.
+"""Units of work of a job, and their results.
 
-A unit and a result are small, and can be written as JSON: tasks are told units and tell results. What is large stays in
-files.
+Units are sent to tasks, and results are sent back. Both are small and can be encoded as JSON; bulk data is in files.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from typing import Any, NamedTuple
 
 
 class Unit(NamedTuple):
-    """``name`` is its own within a job, and what a rerun asks for. ``of`` is everything that doing it takes, and what
-    it was planned on: where that is the same, so is the outcome."""
+    """A unit of work. ``name`` is unique within a job and selects the unit in a rerun. ``of`` has all inputs of the
+    unit and the state on which it was planned: equal values give equal results."""
 
     name: str
     of: dict[str, Any]
 
     @property
     def fingerprint(self) -> str:
-        """Equal for units that have the same outcome."""
+        """Hash of the name and the inputs. Units with equal fingerprints have equal results."""
         return fingerprint([self.name, self.of])
 
 
 class Result(NamedTuple):
-    """``staged`` is the folder that an attempt has left, for the commit. ``failure`` says why there is nothing;
-    ``problems`` what was damaged or left out."""
+    """Result of a unit. ``staged`` is the folder of the attempt, for the commit. ``failure`` is the reason why the unit
+    failed. ``problems`` lists damaged and skipped items."""
 
     unit: str
     counts: dict[str, int] = {}
@@ -35,8 +34,8 @@ class Result(NamedTuple):
     staged: str | None = None
     facts: dict[str, Any] = {}
     crashed: bool = False
-    """Whether the failure is one of its process, which was killed, hung or ran out of memory, disk space or files: the
-    unit may succeed when it is done alone."""
+    """True if the process was killed, hung, or ran out of memory, disk space or file descriptors. The unit may succeed
+    if it runs alone."""
 
     def to_json(self) -> str:
         return json.dumps(self._asdict())
@@ -48,7 +47,7 @@ class Result(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A place where there is something for some units, by their names."""
+    """A place that contains input of several units, which ``units`` lists by name."""
 
     name: str
     of: dict[str, Any]
@@ -56,8 +55,8 @@ class Part(NamedTuple):
 
 
 class JobPlan(NamedTuple):
-    """``units`` are done each by itself. ``joined`` are units that several places have a part in, which are read
-    first. ``problems`` is what could not be planned."""
+    """Plan of a job. ``units`` run independently. ``joined`` units need input from several places; ``parts`` of these
+    are read first. ``problems`` lists what could not be planned."""
 
     units: list[Unit]
     joined: list[Unit] = []
@@ -66,17 +65,17 @@ class JobPlan(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """What a part has for a unit, or why that cannot be told."""
+    """Data of a part for a unit, or the reason why the part could not be read."""
 
     unit: str
     data: bytes
     failure: str | None = None
     problem: str | None = None
-    """What of it was damaged, and is not in ``data``."""
+    """Damage in the part. ``data`` is not used then."""
     crashed: bool = False
-    """As for a :class:`Result`."""
+    """See :attr:`Result.crashed`."""
 
 
 def fingerprint(value: object) -> str:
-    """Of anything that JSON can hold."""
+    """Hash of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Calls in child processes. A call that kills its process, hangs or exhausts memory loses its own outcome and no other.
+"""Isolated calls in child processes. A call that kills its process, hangs or runs out of memory affects no other call.
 
-A child is a fork of this process and makes one call after another. If it ends in the middle of a call, or exceeds the
-time limit, another child makes the remaining calls. The children end with this process, however it ends.
+A child is a fork of this process and makes one call after another. If it dies during a call or exceeds the time limit,
+another child makes the remaining calls. The children die with this process, even if it is killed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Outcome = TypeVar("_Outcome")
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
-# Seconds until a process that was killed is abandoned: one that waits for a dead disk does not end.
+# Seconds to wait for the exit of a child. A process that is blocked on a failed disk does not exit even if killed.
 _KILLED = 5.0
 
 
@@ -43,7 +43,7 @@ class Limits(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The reason why a call has no outcome."""
+    """Reason why a call has no outcome."""
 
     why: str
 
@@ -51,10 +51,10 @@ class Lost(NamedTuple):
 def calls(
     do: Callable[[_Item], _Outcome], items: Sequence[_Item], processes: int = 1, limits: Limits | None = None
 ) -> Iterator[tuple[_Item, _Outcome | Lost]]:
-    """Call ``do`` for each item, in up to ``processes`` children at a time; yields in the order in which calls end.
+    """Call ``do`` for each item in up to ``processes`` children at a time. Yields outcomes in order of completion.
 
-    Only outcomes pass between processes: they are pickled, ``do`` and the items are not. With 0 processes the calls are
-    made in this one, without limits.
+    Outcomes are pickled; ``do`` and the items are inherited by the fork and need not be picklable. With 0 processes,
+    the calls are made in this process, without limits.
     """
     if not processes:
         yield from ((item, do(item)) for item in items)
@@ -90,13 +90,13 @@ def calls(
 
 
 def _until(deadlines: Iterable[float | None]) -> float | None:
-    """Seconds until the first of them."""
+    """Seconds until the earliest deadline; None if there are no deadlines."""
     known = [deadline for deadline in deadlines if deadline is not None]
     return max(0.0, min(known) - time.monotonic()) if known else None
 
 
 class _Child:
-    """A child process, which makes one call at a time."""
+    """A child process that makes one call at a time."""
 
     def __init__(
         self, do: Callable[[Any], object], items: Sequence[Any], limits: Limits, others: Iterable[_Child]
@@ -109,17 +109,17 @@ class _Child:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         with warnings.catch_warnings():
-            # Since 3.12, of processes that have threads. The child uses nothing that belongs to one of them.
+            # Python 3.12 and later warn about forks of multithreaded processes. The child uses no other thread's state.
             warnings.simplefilter("ignore", DeprecationWarning)
             parent = os.getpid()
             self._pid = os.fork()
         if not self._pid:
-            # Otherwise the others would not notice the end of this process.
+            # The child must close the connections: otherwise its siblings would not notice that this process has died.
             _serve(theirs, [self.connection, *(other.connection for other in others)], parent, do, items, limits)
         theirs.close()
 
     def begin(self, index: int) -> bool:
-        """Begin the call for an item. False: the child has ended since its last call."""
+        """Start the call for an item. Return False if the child has died since its last call."""
         try:
             self.connection.send(index)
         except OSError:
@@ -131,31 +131,31 @@ class _Child:
         return True
 
     def finish(self) -> Any:
-        """Receive the outcome, or find out why there is none."""
+        """Receive the outcome, or the reason why the call has no outcome."""
         try:
             outcome, modules = self.connection.recv()
         except (EOFError, OSError):
             return Lost(self._end())
         for name in modules:
-            # So that the next child need not import it again.
+            # Children that are forked later inherit the imported modules.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         return outcome
 
     def kill(self) -> None:
-        """End the child and what it has started."""
+        """Kill the child and the processes that it has started."""
         if self.is_alive:
             self._signal()
             self._end()
 
     def _signal(self) -> None:
         for send in (os.killpg, os.kill):
-            # Its group does not exist before the child has made it.
+            # The process group does not exist until the child has created it.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self._pid, signal.SIGKILL)
 
     def _end(self) -> str:
-        """Wait until the child has ended; returns how."""
+        """Wait for the exit of the child and return a description of its status."""
         self.is_alive = False
         self.connection.close()
         until = time.monotonic() + _KILLED
@@ -166,9 +166,9 @@ class _Child:
                     return "its process does not answer"
                 time.sleep(0.001)
         except ChildProcessError:
-            # The program ignores SIGCHLD, so that the system has reaped the child.
+            # The program ignores SIGCHLD, and the kernel has already reaped the child.
             return "its process has ended"
-        # Processes that it started may remain. Until the child is reaped, no other group has its number.
+        # Processes that it started may still run. Until the child is reaped, its process group id cannot be reused.
         self._signal()
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
         if code >= 0:
@@ -191,7 +191,7 @@ def _serve(
 ) -> NoReturn:
     status = 1
     try:
-        # Objects of the parent are not collected here: finalizers would use connections that it still uses.
+        # Exclude the parent's objects from garbage collection: finalizers could use connections that the parent uses.
         gc.freeze()
         os.setpgid(0, 0)
         _end_with(parent)
@@ -216,7 +216,7 @@ def _serve(
 
 
 def _next(connection: Connection[Any, Any]) -> int | None:
-    """The item for the next call; None: the parent has ended."""
+    """Index of the item for the next call; None if the parent has died."""
     try:
         return int(connection.recv())
     except (EOFError, OSError):
@@ -224,21 +224,21 @@ def _next(connection: Connection[Any, Any]) -> int | None:
 
 
 def _end_with(parent: int) -> None:
-    """Have the system kill this process when the thread of the parent ends that has forked it."""
+    """Let the kernel kill this process when the parent thread that forked it exits."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def _be_killed_first() -> None:
-    """Where memory is exhausted, the system kills this process rather than the parent."""
+    """Let the out-of-memory killer prefer this process over the parent."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 @contextlib.contextmanager
 def _memory_limit(allowed: int | None) -> Iterator[None]:
-    """Limit private memory; mapped files, such as those of stores, do not count."""
+    """Limit private memory. Memory-mapped files, such as data files of stores, do not count."""
     if allowed is None:
         yield
         return
@@ -254,6 +254,6 @@ def _memory_limit(allowed: int | None) -> Iterator[None]:
 
 
 def _private_memory() -> int:
-    """Bytes that count towards the limit already."""
+    """Bytes of memory in use that count towards the limit."""
     found = re.search(r"^VmData:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return 0 if found is None else int(found[1]) << 10

@@ -1,1 +1,1 @@
-"""What can be done to many stores and disks at once, each job in a module of its own."""
+"""Jobs over many stores and disks."""

@@ -1,5 +1,6 @@
-"""Delayed messages, in the order of the topic's ledgers, cut into buckets as the tracker cuts them: a bucket ends when
-it has enough, with the last of its ledgers. Plain functions over columns."""
+"""Cutting of delayed messages into buckets, by the rules of the tracker.
+
+Messages are in the order of the topic's ledgers. A bucket ends with the ledger in which it reaches its minimum size."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ from bookstand.delivery.tracker.bucket.snapshot.delayed_index import Indexes, Nu
 from bookstand.errors import IncorrectParameterError, StoreDamagedError
 
 _LONGEST_STEP = (1 << 53) // 1000
-"""Seconds."""
+"""In seconds."""
 
 
 def step_millis(seconds: float) -> int:
-    """What a segment may last, in ms."""
-    # What is no number is in no range.
+    """Convert the maximum time span of a segment from seconds to milliseconds."""
+    # NaN fails every comparison.
     if not 0.001 <= seconds <= _LONGEST_STEP:
         raise IncorrectParameterError(f"a segment has the times of 0.001 to {_LONGEST_STEP} seconds, not of {seconds}")
     return round(seconds * 1000)
 
 
 class CutSettings(NamedTuple):
-    """How buckets are cut, and their segments: the tracker's settings by other names."""
+    """Sizes of buckets and segments. The settings correspond to the tracker's."""
 
     least: int = 50_000
-    """A bucket has so many messages, or is the last."""
+    """Minimum number of messages in a bucket. The last bucket may have fewer."""
     step_millis: int = 300_000
     most_in_segment: int = 5_000
     precision_bits: int = 0
-    """So many low bits of times are dropped, upwards: nothing is delivered before its time."""
+    """Number of low bits by which delivery times are rounded. They are rounded up: no message is delivered early."""
 
     def check(self) -> None:
         if self.least < 1 or self.step_millis < 1 or self.precision_bits not in range(63):
@@ -53,7 +54,7 @@ class Bucket(NamedTuple):
     key: BucketKey
     indexes: Indexes
     complete: bool
-    """Whether another one follows: what the last one has may be too little for a bucket."""
+    """False for the last bucket of :func:`cut`, which may have fewer messages than the minimum."""
 
 
 def coarse(indexes: Indexes, bits: int) -> Indexes:
@@ -61,14 +62,14 @@ def coarse(indexes: Indexes, bits: int) -> Indexes:
         return indexes
     below = (1 << bits) - 1
     times = indexes.timestamps
-    # The last times there are have nothing above them.
+    # Do not round times whose rounded value would overflow int64.
     rounded = np.where(times <= np.iinfo(np.int64).max - below, (times + below) & ~below, times)
     return indexes._replace(timestamps=rounded)
 
 
 def cut(parts: Iterable[Indexes], least: int, *, first_ledger: int | None = None) -> Iterator[Bucket]:
-    """The buckets of messages that come ledger by ledger, ascending; no more is held than a bucket. ``first_ledger``:
-    the first bucket begins there, whether or not that ledger has any."""
+    """Cut messages into buckets. The messages must be in ascending order of ledgers. Memory is bounded by the size of
+    one bucket. ``first_ledger`` is the first ledger of the first bucket, even if it has no delayed messages."""
     held: list[Indexes] = []
     count = 0
     first = last = -1
@@ -107,7 +108,7 @@ def _by_ledger(part: Indexes, lowest: int, highest: int) -> Iterator[tuple[int, 
 
 
 def check_bucket(bucket: Bucket) -> None:
-    """That what was brought together belongs together."""
+    """Raise :class:`StoreDamagedError` if a bucket has messages of ledgers outside the range of its key."""
     ledgers: Numbers = bucket.indexes.ledger_ids
     if ledgers.min() < bucket.key.first_ledger or ledgers.max() > bucket.key.last_ledger:
         found = f"{ledgers.min()} to {ledgers.max()}"

@@ -1,4 +1,4 @@
-"""New buckets of a cursor on their way: from the attempt that sealed them, as files, into its store, in one
+"""Staging of sealed buckets: attempts write them to files, and the commit writes them to the store in one
 transaction."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from bookstand.storage.storage import Storage
 from bookstand.store import Store
 
 ENTRY_LIMIT = (5 << 20) - HEADER_BYTES - digest_for("crc32c", b"").size
-"""What an entry of a store that was opened as usual may have."""
+"""Maximum payload of an entry in a store that is opened with the default settings."""
 
 
 def stage(folder: Path, cursor: str, number: int, key: BucketKey, snapshot: Snapshot) -> None:
-    """One sealed bucket as a file, which belongs to the attempt that ``folder`` is of."""
+    """Write a sealed bucket to a file in the folder of an attempt."""
     head = {"cursor": cursor, "key": list(key), "rows": snapshot.indexes.size}
     with (folder / f"{number:08}.bucket").open("wb") as file:
         file.writelines(packed(head, snapshot.entries))
@@ -51,14 +51,14 @@ def staged(folder: Path) -> Iterator[StagedBucket]:
 
 
 def cursor_names(topic: DiskTopic, wanted: Sequence[str] = ()) -> list[str]:
-    """Those of a topic, or of them the wanted ones: without being asked for, none of the broker's own."""
+    """Names of the topic's cursors that match ``wanted``; without it, of all except the broker's internal cursors."""
     return [
         name for name in topic.cursors() if is_wanted(name, wanted) and (wanted or not name.startswith(BROKERS_OWN))
     ]
 
 
 def cursor_fingerprint(cursor: DiskCursor) -> str:
-    """A few letters that are others when the cursor stands otherwise, whatever buckets it has."""
+    """Fingerprint of a cursor's mark-delete position, acknowledgments and properties, except its buckets."""
     named = read_properties(cursor.cursor_properties.items())
     buckets = {*map(str, named.buckets), *named.malformed}
     properties = sorted((name, value) for name, value in cursor.cursor_properties.items() if name not in buckets)
@@ -69,7 +69,7 @@ def cursor_fingerprint(cursor: DiskCursor) -> str:
 
 
 def is_unchanged(storage: Storage, unit: Unit, told: Result) -> bool:
-    """Whether the cursors have the buckets that they were given."""
+    """Return True if the cursors still have the buckets that the unit created."""
     created: dict[str, dict[str, str]] = told.facts.get("buckets", {})
     for cursor, buckets in created.items():
         info = _record(storage, cursor_node_of(unit.of["topic"], cursor))
@@ -80,7 +80,7 @@ def is_unchanged(storage: Storage, unit: Unit, told: Result) -> bool:
 
 
 def change_of(store: Store, unit: Unit, result: Result) -> BucketChange:
-    """What an attempt has staged, for its store: of the cursors whose versions it tells."""
+    """Change that writes the staged buckets of an attempt, for the cursors whose versions the result has."""
     versions = result.facts["versions"]
     buckets = (one for one in staged(Path(result.staged or "")) if one.cursor in versions)
     return BucketChange(store, unit.of["topic"], versions, buckets)
@@ -94,7 +94,7 @@ def _record(storage: Storage, path: str) -> CursorInfo:
 
 
 class BucketChange:
-    """All buckets of some cursors of a topic give way to those that were staged."""
+    """Replaces all buckets of some cursors of a topic by the staged buckets."""
 
     def __init__(self, store: Store, topic: str, versions: dict[str, int], buckets: Iterable[StagedBucket]) -> None:
         self._snapshots = BucketSnapshotStorage(store._client)
@@ -133,7 +133,7 @@ class BucketChange:
         transaction.put_node(path, encode_cursor_info(changed), version)
 
     def _is_ours(self, ledger_id: int, labels: BucketLabels) -> bool:
-        """What a property names without right is somebody else's, and stays."""
+        """Return True if the ledger has the labels of the bucket. Other ledgers must not be deleted."""
         try:
             return self._storage.metadata(ledger_id) is not None and self._snapshots.read_labels(ledger_id) == labels
         except SnapshotDamagedError:

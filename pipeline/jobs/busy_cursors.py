@@ -1,5 +1,5 @@
-"""Cursors that a job leaves as they are: another process may have them, from which whoever writes to them takes them;
-or they are damaged, or cannot be changed as they should."""
+"""Cursors that a job skips: damaged ones, ones that cannot be changed as required, and ones that may be open in another
+process. Writing to an open cursor would fence the process that has it open."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _DAMAGE = (StoreDamagedError, DigestMismatchError, MetadataSerializationError, M
 
 
 def skip_reason(error: BookstandError) -> dict[str, Any]:
-    """Why a cursor was left, as JSON has it."""
+    """Reason why a cursor was skipped, for the JSON summary."""
     return {"why": str(error), "held": isinstance(error, StoreInUseError), "damaged": isinstance(error, _DAMAGE)}
 
 
 def check_not_held(storage: Storage, topic: str, cursor: str) -> None:
-    """Raise if another process has the store open for writing, and the last ledger of the topic or the cursor's was not
-    closed: that process may be at it, and a process that died may have left it. Who has it, nothing tells."""
+    """Raise :class:`StoreInUseError` if another process may have the cursor open.
+
+    This is a conservative test: another process has the store open for writing, and the last ledger of the topic or the
+    cursor ledger is not closed. A process that died also leaves ledgers open."""
     if storage.other_processes().writers and any(_is_open(storage, one) for one in _ledgers(storage, topic, cursor)):
         raise StoreInUseError(f"cursor {cursor!r} of topic {topic} may be open in another process, which has the store")
 

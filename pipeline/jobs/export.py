@@ -1,7 +1,7 @@
-"""``export``: what stores and disks hold, as Parquet: a folder for each table, a file for each place and topic.
+"""``export``: write tables of stores and disks as Parquet files. Each table has a folder.
 
-Every file is there whole or not at all, and has the columns of its table (:mod:`bookstand.pipeline.tables.schemas`).
-What is damaged is a row with an error, and named in the summary.
+A table is one file for each place; messages of stores are one file for each topic. Files are published atomically and
+have the columns of :mod:`bookstand.pipeline.tables.schemas`. Damage is a row with an error, and is in the summary.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from bookstand.pipeline.tables.query import Query
 
 TABLES = ("ledgers", "messages", "cursors", "acks", "delayed_buckets", "delayed_index")
-"""Those that are exported if nothing else is said; there are ``entries`` and ``nodes`` besides."""
+"""Tables that are exported by default. The other tables are ``entries`` and ``nodes``."""
 
-# Large enough to be read fast, small enough to be held.
+# Rows of a row group: large groups are read faster, and the writer holds one in memory.
 _ROW_GROUP = 1 << 17
 _NAME_BYTES = 200
 
@@ -42,13 +42,13 @@ class Export:
     tables: tuple[str, ...] = TABLES
     topics: tuple[str, ...] = ()
     looking: bool = False
-    """Whether nothing is to be left."""
+    """True in a dry run."""
 
     name = "export"
 
     def __post_init__(self) -> None:
         Output(self.output)
-        # Arrow comes with the tables.
+        # The import of tables fails if Arrow is not installed.
         from bookstand.pipeline.tables.schemas import table_of
 
         for table in self.tables:
@@ -58,11 +58,11 @@ class Export:
         return None if self.looking else Output(self.output).attempts()
 
     def plan(self) -> JobPlan:
-        """A table at a time, and messages a topic at a time where that takes no reading of everything."""
+        """Plan a unit for each table of a place, and a unit for each topic for the messages of a store."""
         units: list[Unit] = []
         problems: list[str] = []
         topics_found: set[str] = set()
-        # A store may end the process that reads its topics.
+        # Reading a damaged store may kill the process.
         for place, planned in calls(self._planned, self.places):
             if isinstance(planned, Lost):
                 problems.append(f"{place.name}: {planned.why}")
@@ -90,8 +90,8 @@ class Export:
         return _Planned(units, problems, found)
 
     def _topics(self, place: DataSource) -> tuple[list[str], list[str]]:
-        """Names of the topics of a place, where units depend on them, and what is damaged among them: in tables of some
-        topics, damage of which the topic is not known has no row."""
+        """Topics of a place, if the units depend on them, and the damage found while listing them. A table that is
+        restricted to some topics has no rows for damage that cannot be attributed to a topic."""
         if not self.topics and (place.kind != STORE or "messages" not in self.tables):
             return [], []
         if place.kind == STORE:
@@ -127,12 +127,12 @@ class Export:
 
 
 def _begin(name: str) -> str:
-    """As much of a name as leaves room for more in the name of a file."""
+    """Truncate a name so that the name of the file does not exceed the limit of file systems."""
     return os.fsencode(name)[:_NAME_BYTES].decode(errors="ignore")
 
 
 class _Planned(NamedTuple):
-    """What a place contributes to the plan."""
+    """Units and problems of one place, and its topics."""
 
     units: list[Unit]
     problems: list[str]
@@ -140,7 +140,7 @@ class _Planned(NamedTuple):
 
 
 def _query(table: str, chosen: Sequence[str]) -> Query:
-    """Everything, what is not in buckets as well; of ``chosen`` topics where the table has any."""
+    """Query for all rows, including messages in no bucket, restricted to ``chosen`` topics if the table has topics."""
     from bookstand.pipeline.tables.predicate import ALL
     from bookstand.pipeline.tables.query import query
     from bookstand.pipeline.tables.schemas import table_of
@@ -150,7 +150,7 @@ def _query(table: str, chosen: Sequence[str]) -> Query:
 
 
 def _write(file: Path | None, place: DataSource, asked: Query) -> tuple[int, list[str]]:
-    """How many rows there are, and what is wrong with some. Without a file they are only counted."""
+    """Write all rows to ``file``, or only count them if it is None. Return their number and the distinct errors."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

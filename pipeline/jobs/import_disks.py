@@ -1,4 +1,4 @@
-"""``import``: bookies' disks into stores, a store for each cluster of bookies; each there as a whole, or not at all."""
+"""``import``: import bookies' disks into stores, one for each cluster. Each store is published atomically."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bookstand.store import temporary
 
 @dataclass(frozen=True)
 class Import:
-    """``clusters``: by the name that its store will have, the bookies that are read together."""
+    """Imports clusters. ``clusters`` maps the name of each new store to the bookies of its cluster."""
 
     clusters: Mapping[str, DataSource]
     output: str
     unlisted: bool = False
     passwords: tuple[bytes, ...] = ()
     looking: bool = False
-    """Whether nothing is to be left."""
+    """True in a dry run."""
 
     name = "import"
 

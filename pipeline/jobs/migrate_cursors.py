@@ -1,8 +1,8 @@
-"""``migrate-cursors``: cursors from Pulsar's forms to pages and markers, or back, in stores.
+"""``migrate-cursors``: convert cursors between Pulsar's format and pages with markers.
 
-Tasks look at every cursor, and say what it takes; what is in the form already is left alone. The change itself is
-:func:`bookstand.cursor.store.migration.migrate_cursor`: a cursor has one form or the other, whenever it is stopped,
-and so none is migrated twice by a job that runs again.
+Tasks do a dry run for every cursor. The commit converts the cursors that are not in the requested format, with
+:func:`bookstand.cursor.store.migration.migrate_cursor`. Each conversion is atomic. Thus a job that runs again after an
+interruption converts only the remaining cursors.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from bookstand.store import open as open_store
 
 @dataclass(frozen=True)
 class MigrateCursors:
-    """``form``: ``"pages"``, or ``"snapshot"``, which every reader of Pulsar's understands. Of a result, the facts
-    ``cursors`` are what :class:`Migration` says of each, and ``left`` is why others stay as they are."""
+    """Migrates cursors to ``form``: ``"pages"`` or ``"snapshot"``, which Pulsar can read. In the facts of a result,
+    ``cursors`` has the :class:`Migration` of each cursor, and ``left`` the reasons why cursors were skipped."""
 
     stores: tuple[str, ...]
     form: str = PAGES
     topics: tuple[str, ...] = ()
     cursors: tuple[str, ...] = ()
     take_over: bool = False
-    """Whether cursors are migrated, too, that other processes may have open."""
+    """True to migrate also cursors that other processes may have open."""
     limits: ExpansionLimits = DEFAULT
 
     name = "migrate-cursors"
@@ -73,7 +73,7 @@ class MigrateCursors:
 
     def _migrate(self, store: Store, unit: Unit, names: Sequence[str], outcome: _Outcome, *, dry_run: bool) -> None:
         name = unit.of["topic"]
-        # A topic is taken over from whoever has it, and so is not opened for nothing.
+        # Opening a topic fences the process that has it open: open it only if there is a cursor to migrate.
         free = names if self.take_over else outcome.each(names, lambda one: check_not_held(store.storage, name, one))
         topics: list[ManagedLedger] = []
 
@@ -84,7 +84,7 @@ class MigrateCursors:
 
         outcome.each(free, migrate)
         for topic in topics:
-            # So that it is nobody's by then.
+            # Release the topic before the next unit.
             topic.close()
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
@@ -104,7 +104,7 @@ class MigrateCursors:
 
 
 class _Outcome:
-    """By name, the cursors that were migrated or are in the form already, and why others were left as they are."""
+    """Migrations of a unit by cursor, including cursors already in the format, and reasons for skipped cursors."""
 
     def __init__(self) -> None:
         self.migrated: dict[str, Migration] = {}
@@ -119,7 +119,7 @@ class _Outcome:
         return found
 
     def each(self, cursors: Sequence[str], do: Callable[[str], object]) -> list[str]:
-        """Those for which it can be done; the others are left."""
+        """Call ``do`` for each cursor. Return the cursors for which it succeeded; record the others as skipped."""
         good = []
         for name in cursors:
             try:

@@ -1,4 +1,4 @@
-"""Jobs that look at places, one by one, and change nothing: what is told of each is all that comes of them."""
+"""Base class of jobs that inspect each place independently and change nothing."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bookstand.pipeline.tables.sources import DataSource, check_present
 
 @dataclass(frozen=True)
 class ReadOnlyJob(ABC):
-    """What :class:`bookstand.pipeline.execution.protocol.Job` asks, but for a name and :meth:`look`."""
+    """A :class:`bookstand.pipeline.execution.protocol.Job` with one unit for each place. Subclasses define ``name``."""
 
     places: tuple[DataSource, ...]
 
     @abstractmethod
     def look(self, name: str, place: DataSource) -> Result:
-        """At the place of this name."""
+        """Inspect a place. ``name`` is the name of the unit."""
 
     def work(self) -> Path | None:
         return None

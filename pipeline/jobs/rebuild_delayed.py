@@ -1,10 +1,10 @@
-"""``rebuild-delayed``: the bucket snapshots of subscriptions, made anew from the messages themselves.
+"""``rebuild-delayed``: rebuild the bucket snapshots of subscriptions from the messages.
 
-What is delayed is read from the entries of each topic, or from a table of messages that was exported. The new buckets
-take the place of all that a subscription has, in one transaction a topic. Messages that are acknowledged are left out.
+Delayed messages are read from the entries of each topic, or from an exported table of messages. Acknowledged messages
+are left out. The new buckets replace all buckets of the subscriptions, in one transaction for each topic.
 
-A topic whose ledgers are all in its store is one unit. Where several stores have ledgers of it, or a table has its
-messages beside those of others, these are read where they are, packed, and brought together.
+A topic is one unit. If its ledgers are in several stores, or if row groups of the table have messages of several
+topics, its messages are read in parts, which are then joined.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _MANAGED_LEDGER = "pulsar/managed-ledger"
 
 @dataclass(frozen=True)
 class RebuildDelayed:
-    """``topics`` and ``cursors``: only these. ``due_by``: messages that are due by then (ms) are left out.
+    """Rebuilds buckets. ``topics`` and ``cursors`` restrict the job. Messages due by ``due_by`` (ms) are left out.
 
-    ``rest``: what is too little for a bucket is one nevertheless; without, it stays in the topic alone, as with the
-    tracker. ``together``: the stores hold parts of the same cluster, so that a ledger that is missing in one is looked
-    for in the others. ``table``: Parquet files with the messages, instead of the stores' own.
+    ``rest`` also seals the last bucket of a cursor; without it, messages after the last complete bucket remain in the
+    topic only, as with the tracker. ``together`` means that the stores are parts of the same cluster: a ledger that is
+    missing in one is read from another. ``table`` lists Parquet files to read messages from, instead of the stores.
     """
 
     stores: tuple[str, ...]
@@ -54,14 +54,14 @@ class RebuildDelayed:
     table: tuple[str, ...] = ()
     workplace: str | None = None
     looking: bool = False
-    """Whether nothing is to be left."""
+    """True in a dry run."""
 
     name = "rebuild-delayed"
 
     def __post_init__(self) -> None:
         self.cut.check()
         store_commit.work(self.workplace)
-        # Tasks may have another working directory.
+        # Tasks may have a different working directory.
         object.__setattr__(self, "table", tuple(local_path(table, "table") for table in self.table))
 
     def work(self) -> Path | None:
@@ -98,7 +98,7 @@ class RebuildDelayed:
         }
 
     def _where(self, problems: list[str]) -> dict[tuple[str, int], str]:
-        """By managed ledger and ledger, the store that has it."""
+        """Map from (managed ledger, ledger id) to the store that has the ledger."""
         found: dict[tuple[str, int], str] = {}
         for store in self.stores:
             try:
@@ -155,7 +155,7 @@ class RebuildDelayed:
     def _seal_all(
         self, unit: Unit, topic: DiskTopic, dump: MetadataDump, rows: Iterable[Indexes], folder: Path
     ) -> Result:
-        """For all cursors of a topic the messages are read once."""
+        """Seal the buckets of all cursors of a topic. The messages are read once."""
         versions = {name: dump.nodes[cursor_node_of(topic.name, name)].version for name in unit.of["cursors"]}
         cursors = [cursor_of(topic, name) for name in unit.of["cursors"]]
         parts = list(rows) if len(cursors) > 1 else rows
@@ -187,7 +187,7 @@ class RebuildDelayed:
 
 
 def _check_local(topic: DiskTopic) -> None:
-    """The ledgers that are here are this topic's: ids of another cluster may be the same."""
+    """Raise if a ledger of the topic is labeled with another topic: ledger ids of several clusters can collide."""
     for ledger_id in topic.ledgers():
         ledger = topic.ledger(ledger_id)
         metadata = None if ledger is None else ledger.metadata
@@ -196,7 +196,7 @@ def _check_local(topic: DiskTopic) -> None:
             raise StoreDamagedError(f"ledger {ledger_id} is listed by topic {topic.name}, and is of {label!r}")
 
 
-# -- where the messages are --------------------------------------------------------------------------------------------
+# -- location of messages ----------------------------------------------------------------------------------------------
 
 
 def _plan_store(of: dict[str, Any], topic: DiskTopic, where: Mapping[tuple[str, int], str], plan: JobPlan) -> None:
@@ -219,11 +219,11 @@ def _elsewhere(where: Mapping[tuple[str, int], str], topic: DiskTopic, ledger_id
 
 
 _Rows = list[tuple[str, list[int], bool]]
-"""Where a table has the messages of a topic: files, their row groups, and whether these have no others."""
+"""Locations of a topic's messages: file, row groups, and True if these have no messages of other topics."""
 
 
 def _tables(files: Sequence[str], problems: list[str]) -> dict[str, _Rows]:
-    """By topic; what the files say of themselves is enough where a row group is of one topic."""
+    """Locations of messages by topic. A row group is not read if its statistics show a single topic."""
     found: dict[str, _Rows] = {}
     if files:
         import pyarrow.compute as pc
@@ -241,7 +241,7 @@ def _tables(files: Sequence[str], problems: list[str]) -> dict[str, _Rows]:
             damaged += _damaged_rows(parquet, number)
             for name in names:
                 if name is None:
-                    # A damaged row: delayed messages have topics.
+                    # Only damaged rows have no topic.
                     continue
                 some, others = groups.get(name, ([], True))
                 groups[name] = ([*some, number], others and alone)
@@ -253,7 +253,7 @@ def _tables(files: Sequence[str], problems: list[str]) -> dict[str, _Rows]:
 
 
 def _opened(file: str) -> Any:
-    """A Parquet file with the columns of messages."""
+    """Open a Parquet file. Raise if it does not have the required columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -276,13 +276,13 @@ def _opened(file: str) -> Any:
 
 
 def _statistics(parquet: Any, number: int, column: str) -> Any:
-    """Statistics of a column of a row group. Parquet counts the parts of nested columns as columns."""
+    """Statistics of a column of a row group. Parquet numbers leaf columns, not top-level columns."""
     leaf = next(leaf for leaf in range(len(parquet.schema)) if parquet.schema.column(leaf).path == column)
     return parquet.metadata.row_group(number).column(leaf).statistics
 
 
 def _damaged_rows(parquet: Any, number: int) -> int:
-    """Number of damaged rows of a row group, in a table that was exported."""
+    """Number of damaged rows in a row group of an exported table."""
     from bookstand.pipeline.tables.schemas import ERROR
 
     if ERROR not in parquet.schema_arrow.names:
@@ -304,7 +304,7 @@ def _plan_table(of: dict[str, Any], rows: _Rows, plan: JobPlan) -> None:
     plan.joined.append(Unit(name, of))
     known = {part.name: number for number, part in enumerate(plan.parts)}
     for file, numbers, _ in rows:
-        # A part for each row group, whatever topics are in it.
+        # A row group is one part, shared by all topics in it, so that it is read once.
         for number in numbers:
             here = f"{file} row group {number}"
             if here not in known:

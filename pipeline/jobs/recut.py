@@ -1,8 +1,8 @@
-"""``recut``: the buckets that subscriptions have, cut anew: other segments, sizes or coarser times. Every row stays.
+"""``recut``: recut existing buckets with other segment or bucket sizes, or with coarser delivery times. No row is lost.
 
-``least``: buckets of adjacent ledgers are merged until they have so many messages, and cut where they have; without it
-buckets stay as they are, and only what is in them is cut anew. A topic is one unit, and one transaction. Cursors whose
-buckets would be the same, byte for byte, keep them.
+With ``least``, adjacent buckets are merged and cut again at this number of messages. Without it, each bucket keeps its
+ledgers, and only its segments are cut again. A topic is one unit and one transaction. Cursors whose buckets would be
+identical, byte for byte, are not changed.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recut:
-    """Cuts the buckets of delayed messages anew; every row stays."""
+    """Recuts buckets of delayed messages. No row is lost."""
 
     stores: tuple[str, ...]
     cut: CutSettings = field(default_factory=CutSettings)
     resize: bool = False
-    """Whether buckets become of ``cut.least`` messages each; else they keep their ledgers."""
+    """True to merge and cut buckets to ``cut.least`` messages; otherwise buckets keep their ledgers."""
     topics: tuple[str, ...] = ()
     cursors: tuple[str, ...] = ()
     workplace: str | None = None
     take_over: bool = False
-    """Whether buckets are cut anew, too, of cursors that other processes may have open."""
+    """True to recut also cursors that other processes may have open."""
     looking: bool = False
-    """Whether nothing is to be left."""
+    """True in a dry run."""
 
     name = "recut"
 
@@ -106,7 +106,7 @@ class Recut:
         return Result(unit.name, dict(counts), problems, facts={"versions": versions, "cursors": cursors, "left": left})
 
     def _recut(self, topic: DiskTopic, cursor: str, folder: Path, first: int) -> dict[str, int]:
-        """What is there and what is to be, in numbers. So many buckets of the attempt come ``first``."""
+        """Stage the new buckets of a cursor, numbered from ``first``, and return statistics before and after."""
         index = DelayedIndex(cursor_of(topic, cursor), 0)
         _check_apart(index.buckets)
         before = _Sum()
@@ -140,14 +140,14 @@ class Recut:
             yield from (Bucket(bucket.key, rows, True) for bucket, rows in parts if rows.size)
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        """What is as it is to be stays untouched."""
+        """Commit the units with changed cursors."""
         same = [result for _, result in done if not result.facts["versions"]]
         others = [(unit, result) for unit, result in done if result.facts["versions"]]
         return [*same, *store_commit.commit(self.name, others, change_of)]
 
 
 class _Sum:
-    """Buckets, with a digest over all that makes them."""
+    """Totals of buckets, with a digest of their keys and entries."""
 
     def __init__(self) -> None:
         self.buckets = self.segments = self.bytes = 0
@@ -171,7 +171,7 @@ def _segments(bucket: DiskBucket) -> int:
     try:
         return len(bucket.metadata().metadata_list)
     except SnapshotDamagedError:
-        # Whoever reads it reports that.
+        # The damage is reported when the segments are read.
         return 0
 
 

@@ -1,4 +1,4 @@
-"""One topic of a store, without a look at the others: with thousands of them, that is what a unit can afford."""
+"""Access to one topic of a store. A unit must not read the records of all topics: a store may have thousands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _OneTopic(StoreSource):
-    """Ledgers as there are, and of the nodes those of a topic and its cursors."""
+    """A store with all of its ledgers, and with the metadata nodes of one topic and its cursors."""
 
     def __init__(self, storage: Storage, topic: str) -> None:
         super().__init__(storage, ())
@@ -48,7 +48,7 @@ class _OneTopic(StoreSource):
 
 @contextmanager
 def opened_topic(store: str, name: str) -> Iterator[tuple[DiskTopic, MetadataDump]]:
-    """Nothing is fenced, recovered or written. What cannot be read is in ``topic.disks.damage``."""
+    """Open a topic read-only, without fencing or recovery. Damage is collected in ``topic.disks.damage``."""
     storage = open_storage(store, create=False, read_only=True)
     try:
         source = _OneTopic(storage, name)

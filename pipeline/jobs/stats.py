@@ -1,7 +1,7 @@
-"""``stats``: what a fleet of stores and disks looks like, in numbers that can be added up.
+"""``stats``: additive statistics of stores and disks.
 
-Of each place: ledgers and bytes by what they are of, topics, backlogs and holes of cursors, and delayed messages by the
-hour when they are due. The summary's facts are the sum over all places; the results have each place's own.
+For each place: ledgers, entries and bytes by kind of ledger, topics, backlogs and acknowledgment holes of cursors, and
+delayed messages by the hour in which they are due. The summary has the sum over all places.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from bookstand.disk.disks import Disks
 
 HOUR = 3_600_000
-# Of subscriptions that stand out, so many are named.
+# Number of cursors that are listed by name, those with the largest values.
 _NAMED = 10
 _LARGEST = {"backlogs", "holes"}
 
 
 @dataclass(frozen=True)
 class Stats(ReadOnlyJob):
-    """``buckets_only``: of delayed messages those in buckets alone, so that no messages are read."""
+    """Collects statistics. ``buckets_only`` counts only delayed messages in buckets, and reads no messages."""
 
     buckets_only: bool = False
 
@@ -117,23 +117,23 @@ def _ledgers(disks: Disks) -> dict[str, Any]:
 
 
 def _hours(times: Any) -> dict[str, int]:
-    """How many are due in which hour since 1970."""
+    """Histogram of times (ms) by hour since 1970."""
     hours, counts = np.unique(times // HOUR, return_counts=True)
     return dict(zip(map(str, hours.tolist()), counts.tolist(), strict=True))
 
 
 def _holes(cursor: DiskCursor) -> int:
-    """How many runs of acknowledged entries lie behind the mark-delete position."""
+    """Number of runs of acknowledged entries after the mark-delete position."""
     return sum(len(runs(acked)[0]) for acked in cursor.state.acked.values())
 
 
 def _sizes(numbers: Iterable[int]) -> dict[str, int]:
-    """How many of them have which power of two as their largest; 0 is by itself."""
+    """Histogram of numbers, by the largest power of two that is not greater. 0 has a separate key."""
     return dict(Counter(str(1 << number.bit_length() - 1 if number else 0) for number in numbers))
 
 
 def added_up(results: Iterable[Result]) -> dict[str, Any]:
-    """The facts of a fleet."""
+    """Sum of the facts of all places. Of the largest values, only the largest of all places are retained."""
     total: dict[str, Any] = {}
     for result in results:
         for name, value in result.facts.items():

@@ -1,4 +1,4 @@
-"""The topics of many stores, for jobs that plan a unit for each."""
+"""Topics of many stores, for jobs with one unit for each topic."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 
 
 def each_topic(stores: Sequence[str], wanted: Collection[str], problems: list[str]) -> Iterator[tuple[str, DiskTopic]]:
-    """With the store that it is in, which is open meanwhile. What cannot be read is added to ``problems``, and costs no
-    other topic or store. ``wanted``: only these, by their names, the ends of their names, or patterns."""
+    """Yield each topic with its store, which is open while its topics are iterated. Damage is added to ``problems`` and
+    affects no other topic or store. ``wanted`` selects topics by name, suffix of the name, or pattern."""
     for store in stores:
         try:
-            # Whoever asks will write to it: where the list of free pages is damaged, over what is in use.
+            # The job will write to the store. With a damaged free list, that would overwrite pages in use.
             with open_source(DataSource(STORE, (store,)), check="structure") as disks:
                 for topic in topics(disks):
                     if not wanted or any(fits(topic.name, one) for one in wanted):
@@ -27,10 +27,10 @@ def each_topic(stores: Sequence[str], wanted: Collection[str], problems: list[st
 
 
 def is_wanted(cursor: str, wanted: Collection[str]) -> bool:
-    """By its name, or a pattern; all are, where none is named."""
+    """Return True if a cursor matches a name or pattern in ``wanted``, or if ``wanted`` is empty."""
     return not wanted or any(cursor == one or fnmatchcase(cursor, one) for one in wanted)
 
 
 def missing(wanted: Collection[str], found: Collection[str]) -> list[str]:
-    """What was asked for and is nowhere, in words."""
+    """Problems for the wanted topics that no store has."""
     return [f"topic {one} is in none of the stores" for one in wanted if not any(fits(name, one) for name in found)]

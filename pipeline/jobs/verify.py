@@ -1,7 +1,7 @@
-"""``verify``: everything at many places is read, and what is wrong with it is named. Nothing is changed.
+"""``verify``: read all data of stores and disks and report damage. Nothing is changed.
 
-Of a store every record and digest, of bookies' disks every file; of both the records of topics, the states of cursors
-and the buckets of delayed messages.
+It checks every record and digest of a store, and every file of bookies' disks. In both it also checks the records of
+topics, the states of cursors and the buckets of delayed messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Verify(ReadOnlyJob):
-    """Reads everything, and says what is wrong with it."""
+    """Reads everything and reports damage."""
 
     name = "verify"
 
@@ -36,7 +36,7 @@ class Verify(ReadOnlyJob):
             try:
                 storage = open_storage(place.paths[0], create=False, read_only=True, check="structure")
             except StoreDamagedError as error:
-                # What else is wrong with it LMDB is not let read.
+                # LMDB must not read a file with a damaged structure: it could crash.
                 return Result(name, counts, (str(error),))
             try:
                 report = verify(storage, structure=False)
