@@ -1,4 +1,4 @@
-"""Command line of jobs: ``bookstand spark NAME …``, or ``python -m bookstand.pipeline NAME …`` and ``spark-submit``."""
+"""Command line of jobs: ``bookstand spark NAME …``, ``python -m bookstand.pipeline NAME …`` and ``spark-submit``."""
 
 from __future__ import annotations
 

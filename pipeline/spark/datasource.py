@@ -1,6 +1,6 @@
-"""Stores and bookies' disks as data sources of Spark: ``format("bookstand")`` and ``format("bookie")``.
+"""Spark data sources for stores and bookies' disks: ``format("bookstand")`` and ``format("bookie")``.
 
-What they do is in :mod:`bookstand.pipeline.tables.tables`; here it is only put in Spark's words.
+They adapt :mod:`bookstand.pipeline.tables.tables` to Spark's interface.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PartBundle(InputPartition):
-    """What one task reads."""
+    """Input of one task."""
 
     def __init__(self, parts: tuple[ReadPart, ...]) -> None:
         super().__init__(None)
@@ -33,10 +33,10 @@ class PartBundle(InputPartition):
 
 
 class Reader(DataSourceReader):
-    """Reader of one frame, which the options of its ``load`` describe in full.
+    """Reader of one frame, fully described by the options of its ``load``.
 
-    It must not define ``pushFilters``. Spark stores pushed filters in an object that all frames of one ``load`` share:
-    the filter of one frame would also remove rows from the others.
+    It must not define ``pushFilters``: Spark stores pushed filters in an object that all frames of one ``load`` share,
+    and the filter of one frame would also remove rows from the others.
     """
 
     def __init__(self, kind: str, options: dict[str, str], query: Query) -> None:
@@ -70,7 +70,7 @@ class _Source(DataSource):
 
 
 class BookstandSource(_Source):
-    """One store, or several."""
+    """Source of one or more stores."""
 
     kind = STORE
 
@@ -83,7 +83,7 @@ class BookstandSource(_Source):
 
 
 class BookieSource(_Source):
-    """The disks of the bookies of a cluster."""
+    """Source of the disks of clusters of bookies."""
 
     kind = BOOKIE
 
@@ -96,7 +96,7 @@ SOURCES: tuple[type[DataSource], ...] = (BookstandSource, BookieSource)
 
 
 def _chosen(query: Query, schema: StructType) -> Query:
-    """A schema that somebody gives chooses columns, and changes none."""
+    """Restrict a query to the columns of a schema. The schema must not change their types."""
     table = query.table
     columns = table.chosen(tuple(field.name for field in schema.fields))
     for field in schema.fields:

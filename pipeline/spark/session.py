@@ -1,4 +1,4 @@
-"""Spark sessions as this package wants them, and as tests and small machines want them."""
+"""Spark sessions with the settings that this package requires, and settings for tests and small machines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REQUIRED = {
-    # Columns of a batch that are in another order than the schema says are told, not swapped.
+    # Raise an error if the columns of a batch are not in the order of the schema; otherwise Spark confuses them.
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Settings that a session needs so that everything here works."""
+"""Settings that this package requires."""
 
 _CONNECT = "sc://"
 
@@ -38,7 +38,7 @@ QUICK = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-"""For short work on one machine: two thirds of the time until the first result is the JVM's."""
+"""Settings for short jobs on one machine, where JVM startup takes two thirds of the time to the first result."""
 
 
 def session(
@@ -47,21 +47,21 @@ def session(
     settings: Mapping[str, str] | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> SparkSession:
-    """Make a session with the two data sources, or return the existing one. Java is included if the machine has none.
+    """Create a session with the two data sources, or return the existing session. Java need not be installed.
 
-    ``master``: Spark's own, or the address of a Connect server (``sc://host:port``), whose machines need bookstand.
-    ``folder`` is for the files of Spark; by default a temporary one, which is removed when the process ends. On
-    ``local`` masters Spark listens on this machine only. ``settings`` take precedence; a Connect server takes those
-    that may change at run time.
+    ``master`` is a Spark master URL, or the address of a Connect server (``sc://host:port``), whose machines must have
+    bookstand installed. ``folder`` is for the files of Spark; the default is a temporary folder, which is removed when
+    the process exits. With ``local`` masters, Spark listens on the loopback interface only. ``settings`` take
+    precedence; a Connect server accepts only settings that can be changed at run time.
     """
     try:
-        # Workers need both, and would say so in the middle of a job.
+        # Workers need both packages. Without this check, a job would fail only in a task.
         import pandas  # noqa: F401
         import pyarrow  # noqa: F401
         from pyspark.sql import SparkSession
 
         if master.startswith(_CONNECT):
-            # Spark's own message names only the first that is missing.
+            # Spark's error message names only the first missing package.
             for package in ("grpc", "grpc_status", "zstandard"):
                 import_module(package)
     except ImportError as error:
@@ -69,13 +69,13 @@ def session(
     if master.startswith(_CONNECT):
         return _connected(SparkSession.builder.appName(name).remote(master).getOrCreate(), settings)
     if folder is None:
-        # A session that follows one that was stopped has a warehouse of its own.
+        # A session that follows a stopped session must not share its warehouse.
         folder = tempfile.mkdtemp(dir=_temporary_folder(os.getpid()))
     place = Path(local_path(folder, "folder"))
     place.mkdir(parents=True, exist_ok=True)
     if (home := java_home(place)) is not None:
         os.environ["JAVA_HOME"] = home
-    # Otherwise workers are whatever python3 is on PATH.
+    # Otherwise Spark starts workers with the python3 on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     wanted = {"spark.local.dir": str(place / "local"), "spark.sql.warehouse.dir": str(place / "warehouse"), **REQUIRED}
@@ -100,7 +100,7 @@ def _connected(spark: SparkSession, settings: Mapping[str, str] | None) -> Spark
 
 @cache
 def _temporary_folder(process: int) -> Path:
-    """The folder of this process, which it removes when it ends, or, if it is killed, the next one that needs one."""
+    """Temporary folder of this process, removed at exit. If the process is killed, a later process removes it."""
     stack = ExitStack()
     folder = stack.enter_context(run_folder(Path(tempfile.gettempdir()), "spark"))
     assert folder is not None
@@ -109,7 +109,7 @@ def _temporary_folder(process: int) -> Path:
         if os.getpid() == process:
             from pyspark.sql import SparkSession
 
-            # Or the JVM, which ends after this process, would still write to the folder.
+            # Stop Spark first: the JVM exits after this process and would still write to the folder.
             with stack, suppress(Exception):
                 if (spark := SparkSession.getActiveSession()) is not None:
                     spark.stop()
@@ -119,7 +119,7 @@ def _temporary_folder(process: int) -> Path:
 
 
 def register(spark: SparkSession) -> None:
-    """Add ``format("bookstand")`` and ``format("bookie")`` to a session, which should have :data:`REQUIRED` set."""
+    """Register the two data sources. The session should have the :data:`REQUIRED` settings."""
     from bookstand.pipeline.spark import datasource
 
     for source in datasource.SOURCES:

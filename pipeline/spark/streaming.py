@@ -1,8 +1,8 @@
-"""A ledger, or a topic with all its ledgers, as a stream: what is in the store so far, then what comes.
+"""Streaming reads of a ledger, or of a topic with all its ledgers: existing entries first, then new entries.
 
-An offset is the position of the next entry, and how many entries were before it since the stream began. What lies
-between two offsets never changes, so that a query that begins again from its checkpoint reads what it has read, and
-goes on where it was; and where the numbers say that there was more than there is now, that is told.
+An offset is the position of the next entry and the number of entries read before it since the start of the stream. The
+entries between two offsets never change. A query that restarts from its checkpoint therefore reads the same batches
+again and then continues. If fewer entries exist than the offsets count, the missing entries are reported as damage.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 
 class StreamPart(InputPartition):
-    """What one task reads of a batch."""
+    """Input of one task of a batch."""
 
     def __init__(self, part: ReadPart) -> None:
         super().__init__(None)
@@ -48,7 +48,7 @@ class StreamPart(InputPartition):
 
 
 class LedgerProgress(NamedTuple):
-    """A ledger of the stream, and how many entries it has; none are added if it is closed."""
+    """Number of readable entries in a ledger of the stream. It is final if the ledger is closed."""
 
     ledger_id: int
     entries: int
@@ -56,7 +56,7 @@ class LedgerProgress(NamedTuple):
     weight: int
 
     def between(self, start: Offset, end: Offset) -> tuple[int, int]:
-        """The first of its entries between the two, and the one behind the last."""
+        """Half-open range of the ledger's entry ids between two offsets."""
         first = start["entry"] if self.ledger_id == start["ledger"] else 0
         behind = min(end["entry"], self.entries) if self.ledger_id == end["ledger"] else self.entries
         inside = start["ledger"] <= self.ledger_id <= end["ledger"]
@@ -94,17 +94,17 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if type(self) is LedgerStream and not self._name.isdecimal():
             raise IncorrectParameterError(f"option ledger is the id of a ledger, not {self._name!r}")
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- ledgers ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> AbstractContextManager[Disks]:
         return open_source(self._place, self._query.passwords)
 
     def _ledger_ids(self, source: Disks) -> list[int]:
-        """The ledgers of the stream, in their order."""
+        """Ids of the ledgers of the stream, in order."""
         return [int(self._name)]
 
     def _known(self, source: Disks, first: int = 0) -> list[LedgerProgress]:
-        """Those from a ledger on that are still there."""
+        """Progress of existing ledgers whose ids are at least ``first``."""
         found = []
         for ledger_id in self._ledger_ids(source):
             if ledger_id >= first:
@@ -113,7 +113,7 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 except NoSuchLedgerError:
                     continue
                 closed = extent.state == CLOSED
-                # What is behind a gap may be confirmed or not; what is before the first one stays.
+                # Entries after a gap may be discarded by recovery. Entries before the first gap are final.
                 entries = (extent.last_entry if closed else extent.gapless) + 1
                 found.append(LedgerProgress(ledger_id, entries, closed, extent.length + ROW_BYTES * entries))
         return found
@@ -181,7 +181,7 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None
 
     def _work(self, work: Any) -> Any:
-        """As the table has it."""
+        """Work item for the reader of the table."""
         return work
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -190,7 +190,7 @@ class LedgerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class TopicStream(LedgerStream):
-    """Offsets go from ledger to ledger in the order of their ids, which is that of the topic."""
+    """Stream of a topic. Its ledgers are in the order of their ids, so that offsets can be compared by ledger id."""
 
     def __init__(self, place: DataSource, query: Query, options: Mapping[str, str]) -> None:
         super().__init__(place, query, options)
@@ -201,7 +201,7 @@ class TopicStream(LedgerStream):
         try:
             return [ledger.ledger_id for ledger in source.dump.topic_info(self._name).ledgers]
         except NoSuchNodeError:
-            # It comes with the first message.
+            # The topic is created with its first message.
             return []
 
     def _work(self, work: Any) -> Any:
@@ -213,15 +213,14 @@ class TopicStream(LedgerStream):
 
 
 def _offset(ledger_id: int, entry_id: int, read: int = 0, done: bool = False) -> Offset:
-    """``done``: the ledger is closed, and nothing in it is left."""
+    """Make an offset. ``done`` means that the ledger is closed and all of its entries are before the offset."""
     return {"ledger": ledger_id, "entry": entry_id, "read": read, "done": int(done)}
 
 
 def _end(
     known: Sequence[LedgerProgress], start: Offset, target: Offset | None = None, most: int | None = None
 ) -> Offset:
-    """How far one may read from ``start``: behind the last entry there is, not behind ``target``, not more than
-    ``most``."""
+    """End offset of a read from ``start``: after the last entry, limited by ``target`` and to ``most`` entries."""
     at = start
     read = 0
     for one in known:

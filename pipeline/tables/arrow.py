@@ -1,4 +1,4 @@
-"""Arrow, or the name of the extra that brings it."""
+"""Import of Arrow. The error for a missing installation names the extra that installs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of cursors and of acknowledgments."""
+"""Tables of cursors and of acknowledgments."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from bookstand.pipeline.tables.record_batches import Row, damage_text, from_colu
 from bookstand.pipeline.tables.snapshot import SnapshotPins, pinned, pins_of_topics
 from bookstand.pipeline.tables.sources import STORE, DataSource, open_metadata, open_source
 
-# What looking at a topic costs, in bytes that are read in the same time.
+# Cost of reading a topic's records, as an equivalent number of bytes.
 _TOPIC_WEIGHT = 64 << 10
-# Runs of acknowledgments that are given at a time.
+# Maximum number of acknowledgment runs in a record batch.
 _RUNS = 1 << 16
 
 
 class Topics(NamedTuple):
-    """Work: cursors of these topics."""
+    """Work item: cursors of topics."""
 
     pins: SnapshotPins | None
     topics: tuple[str, ...]
 
 
 class CursorResult(NamedTuple):
-    """A cursor, and what is wrong with it."""
+    """A cursor and its damage."""
 
     topic: str
     name: str
@@ -44,7 +44,7 @@ class CursorResult(NamedTuple):
 
 
 def plan(place: DataSource, query: Query) -> list[ReadPart]:
-    """By topics; disks in one part, for who reads their cursors has to read all of them."""
+    """Plan a read of cursors by topic. Disks are one part: reading any of their cursors requires reading all disks."""
     if place.kind == STORE:
         with open_source(place, query.passwords) as source:
             assert source.dump is not None
@@ -75,7 +75,7 @@ def _told(place: DataSource, damage: Sequence[Damage]) -> list[ReadPart]:
 
 
 def found(part: ReadPart, query: Query) -> Iterator[CursorResult]:
-    """The cursors of a part that are wanted."""
+    """Yield the cursors of a part that the query selects."""
     with pinned(part.place, query.passwords, part.work.pins) as source:
         for name in part.work.topics:
             topic = topic_of(source, name)

@@ -1,7 +1,7 @@
-"""The tables of delayed messages: the buckets that cursors name, and what is in them by the column.
+"""Tables of delayed messages: the buckets of cursors, and the delayed messages in them.
 
-What a bucket's segments hold is read as it lies there, in parts of some segments each. Messages that wait and are in no
-bucket yet are in the topic alone; finding them takes reading the topic, so that they come if they are asked for.
+Segments of buckets are read directly, several in each part. Delayed messages that are in no bucket yet are in the topic
+only. Finding them requires reading the topic, so they are included on request only (``unsealed``).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
 if TYPE_CHECKING:
     from bookstand.disk.disks import Disks
 
-# Bytes that a row takes in a segment.
+# Size of a row in a segment, in bytes.
 _INDEX_BYTES = 20
 _BATCH_ROWS = 200_000
 
 
 class SegmentWork(NamedTuple):
-    """Work: segments of buckets, each a range of entries; ``names``: topic and cursor by the bucket's ledger; ``pins``:
-    of these cursors."""
+    """Work item: segments of buckets, as ranges of entries. ``names`` maps the ledgers of buckets to topic and cursor.
+    ``pins`` is a snapshot of these cursors."""
 
     ranges: tuple[Range, ...]
     names: dict[int, tuple[str, str]]
@@ -54,8 +54,8 @@ class SegmentWork(NamedTuple):
 
 
 class UnsealedWork(NamedTuple):
-    """Work: of these topics the messages that were rescheduled, and if asked for those in no bucket; with ``buckets``,
-    what is in buckets as well."""
+    """Work item: rescheduled messages of topics and, if requested by the query, messages in no bucket. ``buckets`` adds
+    the messages in buckets."""
 
     topics: Topics
     buckets: bool
@@ -65,7 +65,7 @@ class UnsealedWork(NamedTuple):
 
 
 def read_buckets(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
-    """Of parts as cursors have them."""
+    """Read rows of buckets. Parts are planned by :func:`bookstand.pipeline.tables.cursors.plan`."""
     if isinstance(part.work, PlanDamage):
         return from_damage(query, part.place, part.work.damage)
     return from_rows(query, part.place, _bucket_rows(part, query), 256)
@@ -103,14 +103,14 @@ def _bucket_rows(part: ReadPart, query: Query) -> Iterator[Row]:
 
 
 def _buckets(source: Disks, topics: Sequence[str], query: Query) -> Iterator[tuple[str, str, DiskBucket]]:
-    """Those of the cursors that are wanted. What cursors have acknowledged is not looked at."""
+    """Buckets of the selected cursors. Acknowledgments are not read."""
     for topic, cursor, properties in _cursors(source, topics, query):
         for bucket in buckets_of(topic, cursor, properties):
             yield topic.name, cursor, bucket
 
 
 def _cursors(source: Disks, topics: Sequence[str], query: Query) -> Iterator[tuple[DiskTopic, str, dict[str, str]]]:
-    """The cursors that are wanted, with their properties."""
+    """Selected cursors with their properties, except the broker's internal cursors."""
     for name in topics:
         topic = topic_of(source, name)
         for cursor in names_of(topic):
@@ -130,7 +130,7 @@ def _metadata_of(bucket: DiskBucket) -> SnapshotMetadata | None:
 
 
 def plan_index(place: DataSource, query: Query) -> list[ReadPart]:
-    """Stores by segments that may hold what is wanted; disks in one part."""
+    """Plan a read of delayed messages: in stores by segments that may have selected rows; disks in one part."""
     if place.kind != STORE:
         return [
             part if isinstance(part.work, PlanDamage) else part._replace(work=UnsealedWork(part.work, True))
@@ -147,7 +147,7 @@ def plan_index(place: DataSource, query: Query) -> list[ReadPart]:
 
 
 def _plan_segments(place: DataSource, query: Query) -> tuple[list[ReadPart], bool]:
-    """And whether any of the cursors has rescheduled messages."""
+    """Plan the read of segments. The second value is True if a cursor has rescheduled messages."""
     ranges: list[Range] = []
     names: dict[int, tuple[str, str]] = {}
     with open_source(place, query.passwords) as source:
@@ -170,7 +170,7 @@ def _plan_segments(place: DataSource, query: Query) -> tuple[list[ReadPart], boo
 
 
 def _wanted_segments(bucket: int, metadata: SnapshotMetadata, query: Query) -> Iterator[Range]:
-    """Segments that follow one another come together."""
+    """Selected segments of a bucket; adjacent segments are merged into one range."""
     first = last = weight = 0
     for number, segment in enumerate(metadata.metadata_list, 1):
         if segment.max_schedule_timestamp <= query.now_ms:
@@ -186,7 +186,7 @@ def _wanted_segments(bucket: int, metadata: SnapshotMetadata, query: Query) -> I
             if first:
                 yield Range(bucket, first, last, weight)
             first, last, weight = number, number, 0
-        # A bitmap has two bytes for each entry, or fewer.
+        # Estimate the number of rows from the size of the bitmaps, which use up to two bytes for each entry.
         weight += _INDEX_BYTES * sum(map(len, bitmaps.values())) // 2
     if first:
         yield Range(bucket, first, last, weight)
@@ -229,8 +229,7 @@ def _read_segments(part: ReadPart, work: SegmentWork, query: Query) -> Iterator[
 
 
 class _Indexes:
-    """The delayed indexes of cursors as they were when the read was planned, each read once: what they have
-    acknowledged and rescheduled."""
+    """Cache of the delayed indexes of cursors, with acknowledgments and rescheduled messages at planning time."""
 
     def __init__(self, place: DataSource, pins: SnapshotPins | None, query: Query) -> None:
         self._place = place
@@ -244,14 +243,14 @@ class _Indexes:
             topic, cursor = names
             with pinned(self._place, self._query.passwords, self._pins) as source:
                 index = DelayedIndex(cursor_of(topic_of(source, topic), cursor), self._query.now_ms)
-                # While the store is open.
+                # Load the rescheduled messages while the store is open.
                 _ = index.given_times
             self._found[names] = index
         return index
 
 
 class _Gathered:
-    """Rows of one cursor, until there are enough for a batch."""
+    """Accumulates rows of one cursor until they fill a batch."""
 
     def __init__(self, query: Query, place: DataSource) -> None:
         self._query = query
@@ -318,7 +317,7 @@ def _batch(
 
 
 def _damaged(damage: Damage, names: tuple[str | None, str | None]) -> Row:
-    """The damage lies in the bucket's ledger; of the messages nothing is known."""
+    """Row for damage in the ledger of a bucket. Its messages are unknown."""
     row: Row = {"topic": names[0], "cursor": names[1], "error": damage_text(damage)}
     if damage.ledger_id >= 0:
         row["bucket_ledger_id"] = damage.ledger_id

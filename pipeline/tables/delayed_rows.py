@@ -1,4 +1,4 @@
-"""Which messages are delayed, and until when: read from the topic's own entries, or from a table of messages."""
+"""Delayed messages with their delivery times, read from the entries of a topic or from a table of messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from bookstand.disk.disks import DiskLedger
 
 COLUMNS = ("topic", "ledger_id", "entry_id", "deliver_at_ms")
-"""What a table of messages has to have; no time: the message is not delayed. Those of a batch have a row each."""
+"""Required columns of a table of messages. Each message of a batch has a row. A null time means no delay."""
 
 
 def of_ledger(topic: DiskTopic, ledger: DiskLedger, first: int = 0) -> Indexes:
-    """Those in one ledger of a topic, from an entry on. What is no message is taken for one without delay."""
+    """Delayed messages of a ledger, from entry ``first``. Malformed entries are reported and skipped."""
     times: list[int] = []
     entry_ids: list[int] = []
     for entry in ledger.entries(first):
@@ -37,7 +37,7 @@ def of_ledger(topic: DiskTopic, ledger: DiskLedger, first: int = 0) -> Indexes:
 
 
 def of_topic(topic: DiskTopic, ledger_ids: Iterable[int]) -> Iterator[Indexes]:
-    """Ledger by ledger; what is not to be had is reported."""
+    """Delayed messages of a topic by ledger. Missing ledgers and entries are reported."""
     listed = {info.ledger_id: info.entries for info in topic.info.ledgers}
     for ledger_id in ledger_ids:
         ledger = topic.ledger(ledger_id)
@@ -51,7 +51,7 @@ def of_topic(topic: DiskTopic, ledger_ids: Iterable[int]) -> Iterator[Indexes]:
 
 
 def of_table(file: str, topic: str, row_groups: Sequence[int]) -> Iterator[Indexes]:
-    """Those of a topic that has whole row groups of a Parquet file to itself."""
+    """Delayed messages of a topic from row groups of a Parquet file, which must have no messages of other topics."""
     import pyarrow.parquet as pq
 
     table = pq.ParquetFile(file, read_dictionary=["topic"]).read_row_groups(list(row_groups), columns=list(COLUMNS))
@@ -63,14 +63,14 @@ def of_table(file: str, topic: str, row_groups: Sequence[int]) -> Iterator[Index
 
 
 def by_topic(table: Any) -> Iterator[tuple[str, Indexes]]:
-    """The delayed messages in a table (:data:`COLUMNS`), in the order of ledgers and entries."""
+    """Delayed messages in a table (:data:`COLUMNS`) by topic, in the order of ledgers and entries."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     for name in ("topic", "deliver_at_ms"):
         if table.column(name).null_count:
             table = table.filter(pc.is_valid(table.column(name)))
-    # One dictionary for all chunks.
+    # Codes are comparable only with one dictionary for all chunks.
     topics = table.column("topic").unify_dictionaries().combine_chunks()
     topics = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
     codes = topics.indices.to_numpy()
@@ -82,7 +82,7 @@ def by_topic(table: Any) -> Iterator[tuple[str, Indexes]]:
 
 
 def in_order(rows: Indexes) -> Indexes:
-    """As the topic has them."""
+    """Sort rows by ledger and entry, the order of the topic."""
     ledgers, entries = rows.ledger_ids, rows.entry_ids
     follows = (ledgers[1:] > ledgers[:-1]) | ((ledgers[1:] == ledgers[:-1]) & (entries[1:] > entries[:-1]))
     if follows.all():
@@ -92,14 +92,14 @@ def in_order(rows: Indexes) -> Indexes:
 
 
 def _each_once(rows: Indexes) -> Indexes:
-    """Rows in the order of the topic, one for each entry: the messages of a batch wait together."""
+    """Sort rows in the order of the topic and retain one for each entry: a batch is delayed as a whole."""
     rows = in_order(rows)
     fresh = np.ones(rows.size, dtype=np.bool_)
     fresh[1:] = np.diff(rows.ledger_ids).astype(np.bool_) | np.diff(rows.entry_ids).astype(np.bool_)
     return rows if fresh.all() else Indexes(*(column[fresh] for column in rows))
 
 
-# -- on their way between tasks ----------------------------------------------------------------------------------------
+# -- serialization -----------------------------------------------------------------------------------------------------
 
 
 def packed_rows(rows: Indexes) -> bytes:
@@ -107,6 +107,6 @@ def packed_rows(rows: Indexes) -> bytes:
 
 
 def unpacked_rows(pieces: Iterable[bytes]) -> Indexes:
-    """Rows of all pieces, in the order of the topic. An entry may be in several pieces: a batch has many messages."""
+    """Merge pieces in the order of the topic. An entry may be in several pieces if it is a batch."""
     parts = [Indexes(*(np.frombuffer(one, dtype=np.int64) for one in unpack(piece)[1])) for piece in pieces]
     return _each_once(concatenate(parts)) if parts else Indexes.of([], [], [])

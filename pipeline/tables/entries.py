@@ -1,8 +1,8 @@
-"""Entries by the column: of stores in slices, of disks in stretches of their files.
+"""Table of entries: columnar reads of entries from stores and bookies' disks.
 
-A plan says which entries are read, so that all tasks read up to the same end. Of a store these are ranges of entries.
-Of disks it is the best copy of each entry, by file, offset and size: who plans reads every file once, and tasks read
-nothing but what counts, and check it again.
+A plan determines the entries to read, so that all tasks use the same end of each ledger. For stores, the plan has
+ranges of entries. For disks, it has file, offset and size of the best copy of each entry: planning reads every file
+once, and tasks read only these copies and verify them again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Mask = NDArray[np.bool_]
 
 
 class EntryColumns(NamedTuple):
-    """Some entries by the column. What takes making is made for who wants it."""
+    """Entries in columnar form. Expensive columns are callables, evaluated on demand."""
 
     ledger_ids: Column | int
     entry_ids: Column
@@ -51,7 +51,7 @@ class EntryColumns(NamedTuple):
     checked: NDArray[np.bool_] | bool
     payloads: Callable[[], pa.Array]
     pieces: Callable[[], Sequence[bytes]]
-    """The same one by one."""
+    """Payloads as separate objects."""
 
 
 Ledgers = Callable[[int], bool]
@@ -65,7 +65,7 @@ def plan(place: DataSource, query: Query) -> list[ReadPart]:
 
 
 def plan_entries(place: DataSource, query: Query, wanted: Ledgers, disks: Disks | None = None) -> list[ReadPart]:
-    """The entries of those ledgers that are wanted by the query, too."""
+    """Plan a read of the entries in ledgers that both ``wanted`` and the query select."""
     if disks is None:
         with open_source(place, query.passwords) as found:
             return plan_entries(place, query, wanted, found)
@@ -88,7 +88,7 @@ def plan_entries(place: DataSource, query: Query, wanted: Ledgers, disks: Disks 
 
 
 def parts_of(place: DataSource, query: Query, ranges: Sequence[Range]) -> list[ReadPart]:
-    """Ranges of a store's ledgers, divided among tasks."""
+    """Divide ranges of a store's ledgers into parts."""
     weight = sum(one.weight for one in ranges)
     return [
         ReadPart(place, tuple(part), sum(one.weight for one in part))
@@ -104,7 +104,7 @@ def _range(extent: LedgerEnd, ledger_id: int, low: int, high: int) -> Range:
 
 
 def _report_gaps(place: DataSource, disks: Disks, ledger: DiskLedger, low: int, high: int) -> None:
-    """What should be there, and nobody has. What a store was given and lacks is met when it is read."""
+    """Report missing entries. In stores, missing entries that were certainly stored are reported by the read."""
     state = getattr(ledger, "state", None)
     for first, last in ledger.extent.missing:
         if last >= low and first <= high and not (state is not None and state.must_exist(first)):
@@ -113,18 +113,18 @@ def _report_gaps(place: DataSource, disks: Disks, ledger: DiskLedger, low: int, 
 
 
 def _concerns(damage: Damage, query: Query, wanted: Ledgers) -> bool:
-    """What is of no ledger that can be told may be of any."""
+    """Return True if the damage affects the query. Damage of an unknown ledger may affect any ledger."""
     return damage.ledger_id < 0 or (query.wanted.has("ledger_id", damage.ledger_id) and wanted(damage.ledger_id))
 
 
-# -- disks: which copies -----------------------------------------------------------------------------------------------
+# -- planning for disks ------------------------------------------------------------------------------------------------
 
 _PLACES = {"file": "i8", "offset": "i8", "size": "i8", "ledger": "i8", "good": "?"}
 
 
 class PackedEntries(NamedTuple):
-    """Entries in a file, packed: where each begins behind the end of the one before, its size, and whether its digest
-    was right."""
+    """Compressed locations of entries in a file. ``gaps`` are the distances from the end of the previous entry, and
+    ``good`` has a bit for each entry whose digest was correct."""
 
     path: str
     gaps: bytes
@@ -133,8 +133,8 @@ class PackedEntries(NamedTuple):
 
 
 class DiskWork(NamedTuple):
-    """Work: entries of disks. ``digests``: by which each ledger's are checked, as far as that is known; ``slots``: of
-    every ledger, how many bytes of digest those of its entries have that match none."""
+    """Work item: entries of disks. ``digests`` has digest type and password of each ledger, if known. ``slots`` has the
+    digest size of each ledger, for entries whose digest could not be identified."""
 
     stretches: tuple[PackedEntries, ...]
     digests: Mapping[int, tuple[str, bytes | None]]
@@ -215,7 +215,7 @@ def _packed(path: str, offsets: Column, sizes: Column, good: Mask) -> PackedEntr
 
 
 def _unpacked(stretch: PackedEntries) -> tuple[Column, Column, Mask]:
-    """Offsets and sizes, and which digests were right."""
+    """Decompress offsets, sizes and the flags for correct digests."""
     gaps, sizes = (np.frombuffer(decompress(part), np.int64) for part in (stretch.gaps, stretch.sizes))
     good = np.unpackbits(np.frombuffer(decompress(stretch.good), np.uint8), count=len(sizes)).astype(bool)
     return np.cumsum(gaps + sizes) - sizes, sizes, good
@@ -246,7 +246,7 @@ def read(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
 
 
 def runs(part: ReadPart, query: Query) -> Iterator[EntryColumns | Sequence[Damage]]:
-    """The entries of a part, some at a time, and what is damaged, where it is met."""
+    """Yield the entries of a part in runs, and damage where it is encountered."""
     if isinstance(part.work, PlanDamage):
         yield part.work.damage
     elif isinstance(part.work, DiskWork):
@@ -285,7 +285,7 @@ def _runs_of_ledger(source: StoreSource, ledger: StoreLedger, first: int, last: 
             yield _run_of_store(ledger.id, digest, np.arange(start, start + len(stored)), stored, lengths, payloads)
             break
         else:
-            # What is wrong is reported on the way.
+            # No digest matches the run. Check its entries one by one, which reports the damaged ones.
             good = list(ledger.entries(start, start + len(stored) - 1, beyond=True))
             if good:
                 ids, lengths = np.array([one.entry_id for one in good]), [one.cumulative_length for one in good]
@@ -322,7 +322,7 @@ def _run_of_store(
 # -- reading disks -----------------------------------------------------------------------------------------------------
 
 _READ_BYTES = 4 << 20
-# What lies between two entries is read with them if it is not more than this.
+# Two entries are read together, with the bytes between them, if their distance is not larger.
 _NEAR = 1 << 16
 
 
@@ -399,7 +399,7 @@ def _run_of_file(
 
 
 def _cut(data: bytes, begins: Column, ends: Column) -> pa.Array:
-    """Pieces of the data: those between them are pieces as well, which are left out by Arrow."""
+    """Array of slices of ``data``. The bytes between slices are elements too, which ``take`` leaves out."""
     offsets = np.empty(2 * len(begins), np.int32)
     offsets[0::2], offsets[1::2] = begins, ends
     pieces = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -1,4 +1,4 @@
-"""The tables of ledgers and of nodes: what there is, in a row each."""
+"""Tables of ledgers and of metadata nodes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bookstand.pipeline.tables.record_batches import Row, damage_text, damaged_r
 from bookstand.pipeline.tables.snapshot import SnapshotPins, pinned, pins_of_ledgers
 from bookstand.pipeline.tables.sources import STORE, DataSource, open_metadata, open_source
 
-# What looking at a ledger costs, in bytes that are read in the same time.
+# Cost of examining a ledger, as an equivalent number of bytes.
 _LEDGER_WEIGHT = 16 << 10
 
 
 class LedgerWork(NamedTuple):
-    """Work: ledgers. None: all that there are."""
+    """Work item: ledgers. If ``chosen`` is None, all ledgers."""
 
     pins: SnapshotPins | None
     chosen: tuple[int, ...] | None
 
 
 class NodeWork(NamedTuple):
-    """Work: nodes."""
+    """Work item: metadata nodes."""
 
     nodes: tuple[DumpNode, ...]
 
@@ -39,7 +39,7 @@ class NodeWork(NamedTuple):
 
 def plan_ledgers(place: DataSource, query: Query) -> list[ReadPart]:
     if place.kind != STORE:
-        # Who knows the ledgers has read the disks.
+        # Listing the ledgers requires reading the disks, which the task does.
         return [ReadPart(place, LedgerWork(None, None))]
     with open_source(place, query.passwords) as source:
         ids = source.ledger_ids
@@ -48,7 +48,7 @@ def plan_ledgers(place: DataSource, query: Query) -> list[ReadPart]:
         count = min(target_parallelism(query, _LEDGER_WEIGHT * len(ids)), max(1, len(ids)))
         groups = [tuple(ids[len(ids) * n // count : len(ids) * (n + 1) // count]) for n in range(count)]
         parts = [ReadPart(place, LedgerWork(pins, group), _LEDGER_WEIGHT * len(group)) for group in groups if group]
-        # What cannot be read of a ledger is told in its row.
+        # Damage of a ledger is in the row of the ledger.
         damage = [one for one in source.damage if one.ledger_id < 0]
         return [*parts, ReadPart(place, PlanDamage(tuple(damage)))] if damage else parts
 

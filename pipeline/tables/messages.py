@@ -1,4 +1,4 @@
-"""The table of messages: the entries of topics' ledgers, taken apart."""
+"""Table of messages: the entries of topics' ledgers, decoded."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bookstand.pipeline.tables.record_batches import Row, damage_text, damaged_r
 from bookstand.pipeline.tables.sources import DataSource, open_source, without_metadata
 from bookstand.storage.format.position import Position
 
-# What the payload has to be unpacked for: its columns, and those that a batch has in it.
+# Columns that require decompression of the payload. Payloads of batches are always decompressed.
 _PACKED = frozenset(("payload", "payload_size"))
 
 
 class MessageWork(NamedTuple):
-    """Work: entries, and the topic of each ledger."""
+    """Work item: entries, and the topic of each ledger."""
 
     entries: Any
     topics: Mapping[int, str]
@@ -52,13 +52,13 @@ def plan(place: DataSource, query: Query) -> list[ReadPart]:
 
 
 def of_topics(work: Any, topics: Mapping[int, str]) -> MessageWork:
-    """Entries of these topics' ledgers, as messages."""
+    """Make a work item for messages from one for entries."""
     ledger_ids = work.slots if isinstance(work, DiskWork) else [one.ledger_id for one in work]
     return MessageWork(work, {ledger_id: topics[ledger_id] for ledger_id in ledger_ids if ledger_id in topics})
 
 
 def _gone(place: DataSource, query: Query, topics: Mapping[int, str], source: Any) -> Iterator[Damage]:
-    """Ledgers that topics have, with entries, and that are nowhere."""
+    """Report missing ledgers of topics that should have entries."""
     known = set(source.ledger_ids)
     for name in dict.fromkeys(topics.values()):
         for info in source.dump.topic_info(name).ledgers:
@@ -68,7 +68,7 @@ def _gone(place: DataSource, query: Query, topics: Mapping[int, str], source: An
 
 
 def read(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
-    """A row for each message."""
+    """Read a row for each message."""
     work, topics = (part.work.entries, part.work.topics) if isinstance(part.work, MessageWork) else (part.work, {})
     for run in runs(part._replace(work=work), query):
         if isinstance(run, EntryColumns):
@@ -147,7 +147,7 @@ def _of_values(message: DiskMessage, row: Row, unpacks: bool) -> Iterator[Row]:
 
 
 def _of_single(single: SingleMessageMetadata) -> Row:
-    """What a message of a batch says of itself."""
+    """Columns from the metadata of a single message in a batch."""
     row: Row = {
         "event_ms": _long(single.event_time),
         "key": single.partition_key,

@@ -1,4 +1,4 @@
-"""How a read is divided: into parts that tasks are told, each with all that it takes to read it."""
+"""Partitioning of a read into self-contained parts, which are sent to tasks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bookstand.disk.damage import Damage
 from bookstand.pipeline.tables.query import Query
 from bookstand.pipeline.tables.sources import DataSource
 
-# Less is not worth another task.
+# A smaller part is not worth the overhead of a task.
 SMALLEST_PART = 4 << 20
-# A task that reads more holds up the others: clusters have more cores than the machine that plans.
+# Larger parts limit parallelism: a cluster may have more cores than the machine that plans the read.
 LARGEST_PART = 64 << 20
-# What a row costs beside its bytes.
+# Cost of a row in addition to its bytes.
 ROW_BYTES = 100
 
 
 class ReadPart(NamedTuple):
-    """``work`` is what the reader of the table understands; ``weight`` some bytes."""
+    """Part of a read. ``work`` is specific to the table; ``weight`` is the estimated cost in bytes."""
 
     place: DataSource
     work: Any
@@ -28,13 +28,13 @@ class ReadPart(NamedTuple):
 
 
 class PlanDamage(NamedTuple):
-    """Work: what was found damaged when the read was planned."""
+    """Work item: damage found during planning."""
 
     damage: tuple[Damage, ...]
 
 
 class Range(NamedTuple):
-    """Entries of a ledger, the last one included; ``weight`` is that of all of them."""
+    """Entries ``first`` to ``last`` of a ledger, inclusive. ``weight`` is their total cost."""
 
     ledger_id: int
     first: int
@@ -47,14 +47,14 @@ class Range(NamedTuple):
 
 
 def target_parallelism(query: Query, weight: int) -> int:
-    """Number of parts for so many bytes."""
+    """Number of parts for a read of ``weight`` bytes."""
     if query.partitions is not None:
         return query.partitions
     return max(1, min(len(os.sched_getaffinity(0)), weight // SMALLEST_PART), -(-weight // LARGEST_PART))
 
 
 def split(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
-    """``ranges`` in their order, cut where it takes a cut to give each part about the same weight."""
+    """Divide ranges into up to ``parts`` parts of about equal weight, in order. Ranges are split if necessary."""
     total = sum(one.weight for one in ranges)
     found: list[list[Range]] = [[] for _ in range(parts)]
     number = used = 0
@@ -62,7 +62,7 @@ def split(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
         rest = one
         while rest.entries > 0:
             last_part = number == parts - 1
-            # What a part before had no room for is this one's.
+            # The capacity is cumulative: unused capacity of previous parts is available to this one.
             room = total * (number + 1) // parts - used
             fits = rest.entries if last_part or rest.weight <= room else rest.entries * room // rest.weight
             if fits:
@@ -76,7 +76,7 @@ def split(ranges: Sequence[Range], parts: int) -> list[list[Range]]:
 
 
 def bin_pack(parts: Iterable[ReadPart], count: int) -> list[tuple[ReadPart, ...]]:
-    """Parts of many places together, in so many bundles at most, about equally heavy."""
+    """Distribute parts among up to ``count`` bundles of about equal weight."""
     bundles: list[tuple[int, int, list[ReadPart]]] = [(0, number, []) for number in range(count)]
     for part in sorted(parts, key=lambda one: -one.weight):
         weight, number, bundle = heapq.heappop(bundles)

@@ -1,4 +1,4 @@
-"""Which rows are wanted: ranges of numbers and sets of words by the column, as far as filters say so."""
+"""Predicates on rows: for each column, a range of numbers or a set of values."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ LOWEST, HIGHEST = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Predicate:
-    """All of it is wanted at once: what is outside one range is not, whatever the others say. A column that is null is
-    in no range and no set."""
+    """Conjunction of conditions on columns. A null value satisfies no condition."""
 
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Both ends included."""
+    """Range of each column; both ends are inclusive."""
     values: Mapping[str, frozenset[int] | frozenset[str]] = field(default_factory=dict)
     given: frozenset[str] = frozenset()
-    """Columns that are not null."""
+    """Columns that must not be null."""
 
     def between(self, column: str, low: int = LOWEST, high: int = HIGHEST) -> Predicate:
-        """This, and the column is in that range."""
+        """Return this predicate restricted to rows with the column in a range."""
         before = self.range(column)
         return Predicate({**self.ranges, column: (max(low, before[0]), min(high, before[1]))}, self.values, self.given)
 
     def among(self, column: str, values: Iterable[int] | Iterable[str]) -> Predicate:
-        """This, and the column has one of these values."""
+        """Return this predicate restricted to rows in which the column has one of ``values``."""
         before = self.values.get(column)
         now = frozenset(values) if before is None else before.intersection(values)
         return Predicate(self.ranges, {**self.values, column: now}, self.given)  # type: ignore[dict-item]
@@ -40,7 +39,7 @@ class Predicate:
         return frozenset((*self.ranges, *self.values, *self.given))
 
     def range(self, column: str) -> tuple[int, int]:
-        """Where a number has to be that is wanted."""
+        """Smallest range that contains all values of the column that can satisfy the predicate."""
         low, high = self.ranges.get(column, (LOWEST, HIGHEST))
         values = [value for value in self.values.get(column, ()) if isinstance(value, int)]
         if column in self.values:
@@ -48,19 +47,19 @@ class Predicate:
         return low, high
 
     def has(self, column: str, value: int | str) -> bool:
-        """Whether rows with this value may be wanted."""
+        """Return True if a row with this value can satisfy the predicate."""
         low, high = self.ranges.get(column, (LOWEST, HIGHEST))
         if isinstance(value, int) and not low <= value <= high:
             return False
         return column not in self.values or value in self.values[column]
 
     def overlaps(self, column: str, first: int, last: int) -> bool:
-        """Whether a value from ``first`` to ``last`` may be wanted."""
+        """Return True if a value from ``first`` to ``last`` can satisfy the predicate."""
         low, high = self.range(column)
         return first <= high and low <= last
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those that are wanted."""
+        """Rows of a batch that satisfy the predicate."""
         mask = None
         for name in self.columns:
             column = batch.column(name)
@@ -73,7 +72,7 @@ class Predicate:
             yield pc.is_valid(column)
         if name in self.ranges:
             low, high = self.ranges[name]
-            # A row of nulls is no row of no.
+            # A comparison with null gives null; a null value must not satisfy the condition.
             yield pc.fill_null(pc.greater_equal(column, pa.scalar(low, pa.int64())), False)
             yield pc.fill_null(pc.less_equal(column, pa.scalar(high, pa.int64())), False)
         if name in self.values:

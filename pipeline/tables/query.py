@@ -1,4 +1,4 @@
-"""What a read asks for, as options say it."""
+"""Queries of tables, and their options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAST, SUBPROCESS = "fast", "subprocess"
 
 @dataclass(frozen=True)
 class Query:
-    """``columns`` are those that the rows have, in their order."""
+    """Query of a table. ``columns`` are the columns of the result, in order."""
 
     table_name: str
     columns: tuple[str, ...]
@@ -28,11 +28,11 @@ class Query:
     wanted: Predicate = ALL
     passwords: tuple[bytes, ...] = ()
     partitions: int | None = None
-    """None: about one for each core, and fewer for little data."""
+    """Number of parts. None: about one for each core, and fewer for small reads."""
     now_ms: int = 0
     unsealed: bool = False
     check: str = FAST
-    """``subprocess``: a child reads all of a store before it is planned, so that it is the child that damage kills."""
+    """``subprocess``: before planning, a child process reads the whole store. Damage may crash it, but not this one."""
 
     @property
     def table(self) -> Table:
@@ -40,14 +40,14 @@ class Query:
 
     @property
     def names(self) -> frozenset[str]:
-        """The columns that have to be made: those that tell whether a row is whole and wanted, too."""
+        """Columns to read: the columns of the result, of the predicate, and the error column."""
         return frozenset((*self.columns, *self.wanted.columns, ERROR))
 
 
 def query(table: str, columns: tuple[str, ...] | None = None, *, where: str | None = None, **more: object) -> Query:
-    """Make a query of a table, by default of all of its columns and rows.
+    """Make a query of a table, by default of all columns and rows.
 
-    ``where`` has conditions as :mod:`bookstand.pipeline.spark.pushdown` describes them; ``more`` are fields of
+    ``where`` is a filter expression (see :mod:`bookstand.pipeline.spark.pushdown`). ``more`` has fields of
     :class:`Query`.
     """
     of = table_of(table)
@@ -67,7 +67,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def checked_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
-    """By lower-case names."""
+    """Validate the names of options. The result has lower-case names."""
     options = {name.lower(): value for name, value in given.items()}
     if "provider" in options:
         raise IncorrectParameterError(
@@ -81,7 +81,7 @@ def checked_options(kind: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def query_of(options: Mapping[str, str], table: str | None = None) -> Query:
-    """``options`` by lower-case names; ``table``: if it is not an option."""
+    """Make a query from options with lower-case names. ``table`` is the default table."""
     name = options.get("table", table or "entries")
     columns = options.get("columns")
     mode = options.get("mode", PERMISSIVE)
@@ -114,14 +114,14 @@ def places_of(kind: str, options: Mapping[str, str]) -> list[DataSource]:
 
 
 def _paths(text: str | None) -> list[str]:
-    """One, or several as a JSON list. A folder may have a name with a comma."""
+    """Parse one path, or several as a JSON list. Commas are not separators: names of folders may contain them."""
     if not text:
         return []
     return _list(text) if text.lstrip().startswith("[") and not os.path.exists(text) else [text]
 
 
 def _list(text: str) -> list[str]:
-    """A JSON list, or words between commas."""
+    """Parse a JSON list or a comma-separated list."""
     if not text.lstrip().startswith("["):
         return [word.strip() for word in text.split(",")]
     try:

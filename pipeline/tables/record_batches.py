@@ -1,4 +1,4 @@
-"""Record batches of a table, of which only the columns are made that somebody wants."""
+"""Construction of record batches. Only the columns that a query needs are built."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from bookstand.pipeline.tables.sources import DataSource
 
 Row = dict[str, Any]
 _ROWS = 4096
-# Messages may expand to many times their stored bytes, and an Arrow array holds no more than 2 GiB.
+# Messages may expand to many times their stored size, and an Arrow array is limited to 2 GiB.
 _BYTES = 32 << 20
-# So many damaged rows are named in an error.
+# Maximum number of damaged rows that an error message lists.
 _NAMED = 10
 
 
 class DamagedDataError(StoreDamagedError):
-    """What a strict read has met."""
+    """Damage encountered by a strict read."""
 
 
 def from_columns(query: Query, place: DataSource, count: int, values: Mapping[str, Any]) -> pa.RecordBatch:
-    """``values``: an array, a value for all rows, or what makes either once it is wanted. What is not there is null."""
+    """Make a batch from arrays, constants, or callables that return either. Missing columns are null."""
     table, names = query.table, query.names
     chosen = [name for name in table.names if name in names]
     arrays = []
@@ -49,7 +49,7 @@ def from_columns(query: Query, place: DataSource, count: int, values: Mapping[st
 
 
 def from_rows(query: Query, place: DataSource, rows: Iterable[Row], size: int = _ROWS) -> Iterator[pa.RecordBatch]:
-    """Rows by the names of their columns. Maps are given as pairs, or as dictionaries."""
+    """Make batches from rows, which map column names to values. Map columns accept pairs or dictionaries."""
     table, names = query.table, query.names
     chosen = [name for name in table.names if name in names]
     schema = table.schema_of(chosen)
@@ -67,7 +67,7 @@ def from_rows(query: Query, place: DataSource, rows: Iterable[Row], size: int = 
 
 
 def _pieces(rows: Iterator[Row], size: int, large: Sequence[str]) -> Iterator[list[Row]]:
-    """Rows in lists of up to ``size``, or fewer where the values of their ``large`` columns have many bytes."""
+    """Group rows into lists of up to ``size``, and fewer if their ``large`` columns have many bytes."""
     if not large:
         while some := list(islice(rows, size)):
             yield some
@@ -84,7 +84,7 @@ def _pieces(rows: Iterator[Row], size: int, large: Sequence[str]) -> Iterator[li
 
 
 def from_damage(query: Query, place: DataSource, damage: Iterable[Damage]) -> Iterator[pa.RecordBatch]:
-    """A row for each, with the ledger and the entry where the table has them."""
+    """Make a row for each damage, with ledger and entry if the table has these columns."""
     return from_rows(query, place, (damaged_row(one) for one in damage))
 
 
@@ -98,13 +98,13 @@ def damaged_row(damage: Damage, **more: Any) -> Row:
 
 
 def damage_text(damage: Damage) -> str:
-    """Where it is, and what. Not everything is at a place of a file."""
+    """Location and description of damage. The offset is omitted if it is unknown."""
     text = str(damage)
     return text if damage.offset >= 0 else text.replace(f"{damage.file} at {damage.offset}", damage.file, 1)
 
 
 def project_and_filter(query: Query, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows that are wanted, with the columns that are, and no others."""
+    """Apply the predicate and select the columns of a query."""
     for batch in batches:
         if query.strict:
             _refuse_damage(batch)

@@ -1,8 +1,7 @@
-"""The tables: their columns, each with its type and what it means. ``docs/spark.md`` says the same to people, which a
-test holds equal.
+"""Schemas of the tables, with descriptions. A test checks that ``docs/spark.md`` has the same descriptions.
 
-Times are int64, milliseconds since 1970, and their columns end in ``_ms``. Ids and counts are int64, as the longs that
-Java has for them.
+Times are int64, in milliseconds since 1970, in columns whose names end in ``_ms``. Ids and counts are int64, like
+Java's ``long``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from bookstand.pipeline.tables.arrow import pa
 ERROR = "error"
 PLACE = "place"
 
-# The type as Spark writes it, and as Arrow has it.
+# Arrow types by Spark SQL type.
 TYPES: dict[str, pa.DataType] = {
     "bigint": pa.int64(),
     "int": pa.int32(),
@@ -43,7 +42,7 @@ class Column(NamedTuple):
 
 
 class Table:
-    """``columns`` in their order. Every table has the place first and the error last."""
+    """Schema of a table. The first column is always the place, and the last is the error."""
 
     def __init__(self, name: str, meaning: str, *columns: Column) -> None:
         self.name = name
@@ -75,7 +74,7 @@ class Table:
             ) from None
 
     def chosen(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """``names``, checked; None: all of them."""
+        """Validate names of columns. None selects all columns."""
         if names is None:
             return self.names
         if not names or len(set(names)) < len(names):
@@ -83,7 +82,7 @@ class Table:
         return tuple(self[name].name for name in names)
 
     def ddl(self, names: Iterable[str] | None = None) -> str:
-        """The schema as Spark reads it."""
+        """Schema in Spark's DDL format."""
         return ", ".join(f"`{name}` {self[name].type}" for name in names or self.names)
 
 

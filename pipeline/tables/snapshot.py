@@ -1,6 +1,6 @@
-"""A store as it was when a read was planned, for tasks that read it while somebody writes.
+"""Snapshot of a store at planning time, for tasks that read it while another process writes.
 
-Closed ledgers do not change. Of any other one the plan says how far it went; what is newer is not there.
+Closed ledgers do not change. For other ledgers, the plan pins the end; later entries are invisible.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class SnapshotPins(NamedTuple):
-    """``extents``: of each ledger there is, where it ended; None: as its metadata says, for it is closed. ``damaged``
-    are the paths of nodes that cannot be read."""
+    """Pinned state of a store. ``extents`` has the end of each ledger; None for closed ledgers, whose end is in their
+    metadata. ``damaged`` has the paths of unreadable nodes."""
 
     extents: Mapping[int, LedgerEnd | None]
     nodes: tuple[DumpNode, ...]
@@ -66,7 +66,7 @@ class SnapshotStore(StoreSource):
 
 @contextmanager
 def pinned(place: DataSource, passwords: Sequence[bytes], pins: SnapshotPins | None) -> Iterator[Disks]:
-    """The store as it was; without pins, which disks need none of, as it is."""
+    """Open a store as it was when it was pinned. Without pins, open the current state. Disks need no pins."""
     with open_source(place, passwords) as source:
         if pins is None:
             yield source
@@ -91,7 +91,7 @@ def pins_of_topics(source: Disks, topics: Iterable[str]) -> SnapshotPins:
         for cursor in names_of(found):
             paths.append(cursor_node_of(topic, cursor))
             info = info_of(found, cursor)
-            # Former ledgers count where the newest one is damaged.
+            # If the newest cursor ledger is damaged, the state is read from former ones.
             wanted.update(dict.fromkeys((info.cursor_ledger_id, *extensions_of(info).former)))
             wanted.update(dict.fromkeys(read_properties(info.cursor_properties).buckets.values()))
             rescheduled = dict(info.cursor_properties).get(PROPERTY, "")

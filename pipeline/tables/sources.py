@@ -1,4 +1,4 @@
-"""Places to read: stores and the disks of clusters of bookies, one or many, by path, list or glob."""
+"""Data sources: stores and disks of clusters of bookies, given by path, list of paths, or glob."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 class DataSource(NamedTuple):
-    """A store or a cluster's disks, by their paths: tasks open it themselves, where they run."""
+    """Paths of a store or of a cluster's disks. Each task opens the source on the machine on which it runs."""
 
     kind: str
     """``store`` or ``bookie``."""
     paths: tuple[str, ...]
-    """One folder, or those of the bookies that are read together."""
+    """The folder of the store, or the folders of the bookies of a cluster."""
     metadata: str | None = None
-    """Of bookies: path of the metadata dump."""
+    """Path of the metadata dump of a cluster."""
     folders: tuple[str, ...] = ()
-    """Of bookies: the journal and ledger folders that were found when the place was named."""
+    """Journal and ledger folders of the bookies, found when the source was created."""
     limits: ExpansionLimits = DEFAULT
-    """Bound on the expansion of its entries and records."""
+    """Limits on the expansion of compressed entries and records."""
 
     @property
     def name(self) -> str:
@@ -45,27 +45,28 @@ class DataSource(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[Any]) -> DataSource:
-        """The place whose values a unit holds."""
+        """Decode a source from the JSON values of a unit."""
         kind, paths, metadata, folders, limits = values
         return cls(kind, tuple(paths), metadata, tuple(folders), ExpansionLimits(*limits))
 
 
 def stores(paths: Paths, limits: ExpansionLimits = DEFAULT) -> list[DataSource]:
-    """Each path is a store, or a glob of some; other matches of a glob are passed over."""
+    """Stores at the given paths or globs. Matches of globs that are not stores are skipped."""
     return [DataSource(STORE, (path,), limits=limits) for path in _folders(paths, STORE)]
 
 
 def bookies(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> DataSource:
-    """The disks at all paths, as one cluster. ``metadata``: path of its dump."""
+    """The disks at all paths, as one cluster. ``metadata`` is the path of its metadata dump."""
     return _cluster(_folders(paths, BOOKIE), metadata, limits)
 
 
 def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[DataSource]:
-    """The disks at the paths, which may be globs, as a place for each cluster.
+    """The disks at the given paths or globs, grouped by cluster.
 
-    A folder above bookies is a cluster. Bookies' own folders are of one cluster if their cookies have the same instance
-    id, or if they are side by side; a folder above several clusters is divided. ``metadata`` is the dump of a single
-    cluster, to which all disks belong then; without it, the dump in a cluster's folder is used, if there is one.
+    Folders belong to the same cluster if their cookies have the same instance id. Folders of single bookies without
+    instance ids belong to the same cluster if they have the same parent. A folder that contains several clusters is
+    divided. ``metadata`` is the dump of a single cluster, to which all disks must belong; by default, each cluster uses
+    the dump in its folder, if one exists.
     """
     from bookstand.disk.bookies.cluster_directories import ClusterFolders, divided
 
@@ -89,10 +90,10 @@ def clusters(paths: Paths, metadata: str | None = None, limits: ExpansionLimits 
 
 
 def places(paths: Paths, metadata: str | None = None, limits: ExpansionLimits = DEFAULT) -> list[DataSource]:
-    """Stores and clusters of bookies, by path and glob."""
+    """Stores and clusters of bookies at the given paths or globs."""
     found: dict[str, list[str]] = {STORE: [], BOOKIE: []}
     for target in _targets(paths, (STORE, BOOKIE)):
-        # As it is: it may look like a glob.
+        # Match the path literally: it may contain characters of globs.
         found[target.kind].append(glob.escape(_absolute(target.path)))
     return [
         *(stores(found[STORE], limits) if found[STORE] else []),
@@ -113,7 +114,7 @@ def _cluster(folders: Sequence[str], metadata: str | None, limits: ExpansionLimi
 
 
 def _folders(paths: Paths, kind: str) -> list[str]:
-    """Absolute paths of the stores or disks, each once: of several paths that lead to one, the first."""
+    """Absolute paths of the stores or disks, without duplicates: of several paths to one target, the first."""
     found: dict[str, str] = {}
     for target in _targets(paths, (kind,)):
         found.setdefault(os.path.realpath(target.path), _absolute(target.path))
@@ -121,13 +122,13 @@ def _folders(paths: Paths, kind: str) -> list[str]:
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
-    """The absolute path, links as they are, except before "..": behind a link, that is the parent of its target."""
+    """Absolute path. Links are preserved unless ".." follows one: it refers to the parent of the link's target."""
     plain, real = os.path.abspath(path), os.path.realpath(path)
     return plain if os.path.realpath(plain) == real else real
 
 
 def _targets(paths: Paths, kinds: Sequence[str]) -> Iterator[Target]:
-    """Stores and disks at the paths. Other matches of a glob are passed over; each path must have one match."""
+    """Stores and disks at the paths. Other matches of globs are skipped. Each path must have at least one match."""
     what = " or ".join(_NAMES[kind] for kind in kinds)
     for path in _each(paths):
         found = 0
@@ -150,7 +151,7 @@ _NAMES = {STORE: "a store", BOOKIE: "a bookie's disk"}
 
 
 def _matching(path: str) -> list[str]:
-    """A folder may have a name that looks like a glob."""
+    """Expand a glob. An existing path is not expanded, even if its name contains characters of globs."""
     return sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.lexists(path) else [path]
 
 
@@ -162,21 +163,21 @@ def _each(paths: Paths) -> list[str]:
 
 
 def _readable(path: str) -> str:
-    """Patterns and relative paths stay as they are. Spark takes paths as addresses, too."""
+    """Convert ``file:`` URIs, which Spark accepts as paths. Globs and relative paths are returned unchanged."""
     local = local_path(path, "path")
     return local if path.startswith("file:/") else path
 
 
-# One letter alone is no scheme.
+# A scheme has at least two letters.
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def local_path(path: str | os.PathLike[str], what: str) -> str:
-    """An absolute path of this machine's file system; ``file:`` addresses are such. Others are rejected, which would be
-    relative paths otherwise. ``what``: for the message."""
+    """Convert a path or ``file:`` URI to an absolute local path. Other URIs are rejected; they would be treated as
+    relative paths. ``what`` names the path in error messages."""
     text = os.fspath(path)
     if text.startswith("file:/"):
-        # As Hadoop reads them: "?" and "#" are characters of names.
+        # As in Hadoop, "?" and "#" are ordinary characters.
         machine, path = "", text.removeprefix("file:")
         if path.startswith("//"):
             machine, slash, path = path.removeprefix("//").partition("/")
@@ -195,14 +196,14 @@ def local_path(path: str | os.PathLike[str], what: str) -> str:
 
 
 def check_present(place: DataSource) -> None:
-    """Raise :class:`StoreNotFoundError` if part of a place is not on this machine. Its file system is not mounted here,
-    or it was removed: in neither case are its contents damaged."""
+    """Raise :class:`StoreNotFoundError` if a path of a source does not exist on this machine. The file system is not
+    mounted, or the files were removed; neither is damage."""
     if place.kind == STORE:
         needed = [os.path.join(place.paths[0], DATA_FILE)]
     else:
         needed = [*place.paths, *(os.path.join(folder, CURRENT) for folder in place.folders)]
     for path in [*needed, *([place.metadata] if place.metadata is not None else [])]:
-        # A link to a file system that is not mounted leads nowhere.
+        # Follow links: a link to a file system that is not mounted is dangling.
         if not os.path.lexists(os.path.realpath(path)):
             raise StoreNotFoundError(
                 f"{path} was there when the work was planned and is missing on {platform.node()}: every machine that "
@@ -212,8 +213,8 @@ def check_present(place: DataSource) -> None:
 
 @contextmanager
 def open_source(place: DataSource, passwords: Sequence[bytes] = (), check: str = "fast") -> Iterator[Disks]:
-    """Its ledgers and nodes as :class:`Disks` has them, whatever it is; nothing is fenced, recovered or written.
-    ``check``: how closely a store's file is looked at first."""
+    """Open a store or disks read-only with the interface of :class:`Disks`, without fencing or recovery. ``check`` is
+    the level of integrity checks when a store is opened."""
     if place.kind == STORE:
         from bookstand.disk.store_source import StoreSource
         from bookstand.storage.storage import open_storage
@@ -232,7 +233,7 @@ def open_source(place: DataSource, passwords: Sequence[bytes] = (), check: str =
 
 @contextmanager
 def open_metadata(place: DataSource, passwords: Sequence[bytes] = ()) -> Iterator[tuple[MetadataDump, list[Damage]]]:
-    """Its nodes, and what is damaged among them; of disks nothing else is read."""
+    """Open the metadata nodes of a source, with their damage. The disks of bookies are not read."""
     if place.kind == STORE:
         with open_source(place, passwords) as source:
             assert source.dump is not None

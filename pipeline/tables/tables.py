@@ -1,4 +1,4 @@
-"""Every table's way to be planned and to be read. All of it runs without Spark.
+"""Planning and reading of all tables. Does not need Spark.
 
 for batch in read("/var/lib/app/store", query("cursors")): ...
 """
@@ -18,7 +18,7 @@ from bookstand.pipeline.tables.record_batches import from_damage, project_and_fi
 from bookstand.pipeline.tables.sources import STORE, DataSource, check_present, stores
 from bookstand.storage.storage import open_storage
 
-# What is wrong with a place, and not with who reads it.
+# Errors that are caused by damage of the source, not by the caller or the machine.
 _DAMAGED = (StoreDamagedError, StoreFormatError, NotAStoreError, MalformedError)
 
 
@@ -40,7 +40,7 @@ _WAYS = {
 
 
 def plan(place: DataSource, query: Query) -> list[ReadPart]:
-    """What is to be read, as the place is now. A place that is damaged as a whole is told, and no other suffers."""
+    """Plan a read of the current state of a source. A source that cannot be opened is reported as damage."""
     if not query.wanted.has("place", place.name):
         return []
     try:
@@ -54,19 +54,19 @@ def plan(place: DataSource, query: Query) -> list[ReadPart]:
 
 
 def plan_all(places: Sequence[DataSource], query: Query) -> list[tuple[ReadPart, ...]]:
-    """The same for several places, a bundle of parts for each task."""
+    """Plan a read of several sources, with a bundle of parts for each task."""
     parts = [part for place in places for part in plan(place, query)]
     return bin_pack(parts, max(1, target_parallelism(query, sum(part.weight for part in parts))))
 
 
 def rows(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
-    """The rows of a part. A strict query ends with :class:`DamagedDataError` at the first damage."""
+    """Yield the rows of a part. A strict query raises :class:`DamagedDataError` at the first damage."""
     return project_and_filter(query, _rows(part, query))
 
 
 def _rows(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
     if not isinstance(part.work, PlanDamage):
-        # A file system that is not mounted where the task runs is no damage: the task fails.
+        # A file system that is not mounted on this machine is not damage: fail the task.
         check_present(part.place)
     try:
         yield from _WAYS[query.table_name].read(part, query)
@@ -77,7 +77,7 @@ def _rows(part: ReadPart, query: Query) -> Iterator[pa.RecordBatch]:
 
 
 def read(places: Iterable[DataSource] | str, wanted: Query) -> Iterator[pa.RecordBatch]:
-    """All rows of some places, or of the stores at a path, in this process."""
+    """Read all rows of sources, or of the stores at a path, in this process."""
     for place in stores(places) if isinstance(places, str) else places:
         for part in plan(place, wanted):
             yield from rows(part, wanted)
