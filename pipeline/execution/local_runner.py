@@ -12,7 +12,7 @@ from bookstand.pipeline.execution.worker import Limits
 
 
 class LocalRunner:
-    """Runs units in up to ``processes`` child processes at a time.
+    """Runner that uses up to ``processes`` child processes at a time.
 
     With 0 processes, units run in this process, and a unit that kills its process ends the job.
     """

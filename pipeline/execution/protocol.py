@@ -29,7 +29,7 @@ Progress = Callable[[int, int], object]
 
 
 class Job(Protocol):
-    """A job. It is serialized and sent to tasks, so it must be small and must not depend on process state."""
+    """Job. It is serialized and sent to tasks, so it must be small and must not depend on process state."""
 
     @property
     def name(self) -> str: ...
@@ -55,7 +55,7 @@ class Job(Protocol):
 
 
 class ShuffleJob(Job, Protocol):
-    """A job with units whose input is spread over several places."""
+    """Job with units whose input is spread over several places."""
 
     def read(self, part: Part) -> list[Packed]: ...
 
@@ -64,7 +64,7 @@ class ShuffleJob(Job, Protocol):
 
 
 class Runner(Protocol):
-    """Runs units and yields exactly one result for each; a failure is a result.
+    """Runner of units. It yields exactly one result for each unit; a failure is a result.
 
     A result can be marked as crashed. :func:`execute` then runs the unit again, alone.
     """
@@ -125,7 +125,7 @@ def execute(
 
 
 class _Attempted:
-    """Runs the units of a plan. Units that crash are run once more, one at a time."""
+    """Execution of the units of a plan. Units that crash are run once more, one at a time."""
 
     def __init__(self, job: Job, runner: Runner, plan: JobPlan, folder: Path | None) -> None:
         self._job = job

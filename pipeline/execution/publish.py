@@ -8,8 +8,8 @@
                         manifest     renames in progress; written before the first rename, removed after the last
                         published    units whose output exists, with the fingerprints of their inputs
 
-Attempts sync their files before the files are renamed. The manifest works as a redo log: after a crash, the renames
-that it lists and that are missing are done. A rename is complete if its source is missing and its target exists.
+Attempts sync their files before the files are renamed. The manifest is a redo log: after a crash, its incomplete
+renames are completed. A rename is complete if its source does not exist and its target exists.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Output:
 
     @staticmethod
     def sync(attempt: Path) -> None:
-        """Sync the files of an attempt, on the machine that wrote them. The rename by another machine does not."""
+        """Sync the files of an attempt. Call it on the machine that wrote them: a rename does not sync data."""
         for folder, _, files in os.walk(attempt / _READY, topdown=False):
             for file in files:
                 sync_file(os.path.join(folder, file))

@@ -45,7 +45,7 @@ def run_folder(place: Path | None, name: str) -> Iterator[Path | None]:
     place.mkdir(parents=True, exist_ok=True)
     runs = place / NAME
     run = runs / f"{name}-{uuid.uuid4().hex}"
-    # A folder that is not locked looks like that of a killed run: create and lock it while the marker is locked.
+    # Hold the marker's lock: until the new folder is locked, another run would remove it as that of a killed run.
     with locked_folder(runs, _MARKER):
         _remove_killed(runs)
         run.mkdir()

@@ -254,6 +254,5 @@ def _memory_limit(allowed: int | None) -> Iterator[None]:
 
 
 def _private_memory() -> int:
-    """Bytes of memory in use that count towards the limit."""
     found = re.search(r"^VmData:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return 0 if found is None else int(found[1]) << 10

@@ -94,7 +94,7 @@ def _record(storage: Storage, path: str) -> CursorInfo:
 
 
 class BucketChange:
-    """Replaces all buckets of some cursors of a topic by the staged buckets."""
+    """Change that replaces all buckets of some cursors of a topic by the staged buckets."""
 
     def __init__(self, store: Store, topic: str, versions: dict[str, int], buckets: Iterable[StagedBucket]) -> None:
         self._snapshots = BucketSnapshotStorage(store._client)

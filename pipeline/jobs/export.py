@@ -35,7 +35,7 @@ _NAME_BYTES = 200
 
 @dataclass(frozen=True)
 class Export:
-    """Writes tables of stores and disks as Parquet."""
+    """Job that writes tables of stores and disks as Parquet files."""
 
     places: tuple[DataSource, ...]
     output: str

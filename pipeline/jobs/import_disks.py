@@ -19,7 +19,7 @@ from bookstand.store import temporary
 
 @dataclass(frozen=True)
 class Import:
-    """Imports clusters. ``clusters`` maps the name of each new store to the bookies of its cluster."""
+    """Job that imports clusters. ``clusters`` maps the name of each new store to the bookies of its cluster."""
 
     clusters: Mapping[str, DataSource]
     output: str

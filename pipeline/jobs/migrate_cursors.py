@@ -26,8 +26,8 @@ from bookstand.store import open as open_store
 
 @dataclass(frozen=True)
 class MigrateCursors:
-    """Migrates cursors to ``form``: ``"pages"`` or ``"snapshot"``, which Pulsar can read. In the facts of a result,
-    ``cursors`` has the :class:`Migration` of each cursor, and ``left`` the reasons why cursors were skipped."""
+    """Job that converts cursors to ``form``: ``"pages"`` or ``"snapshot"``, which Pulsar can read. In the facts of a
+    result, ``cursors`` has the :class:`Migration` of each cursor, and ``left`` the reasons for skipped cursors."""
 
     stores: tuple[str, ...]
     form: str = PAGES
@@ -84,7 +84,6 @@ class MigrateCursors:
 
         outcome.each(free, migrate)
         for topic in topics:
-            # Release the topic before the next unit.
             topic.close()
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:

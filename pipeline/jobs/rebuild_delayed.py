@@ -37,7 +37,7 @@ _MANAGED_LEDGER = "pulsar/managed-ledger"
 
 @dataclass(frozen=True)
 class RebuildDelayed:
-    """Rebuilds buckets. ``topics`` and ``cursors`` restrict the job. Messages due by ``due_by`` (ms) are left out.
+    """Job that rebuilds buckets. ``topics`` and ``cursors`` restrict it. Messages due by ``due_by`` (ms) are left out.
 
     ``rest`` also seals the last bucket of a cursor; without it, messages after the last complete bucket remain in the
     topic only, as with the tracker. ``together`` means that the stores are parts of the same cluster: a ledger that is
@@ -282,7 +282,6 @@ def _statistics(parquet: Any, number: int, column: str) -> Any:
 
 
 def _damaged_rows(parquet: Any, number: int) -> int:
-    """Number of damaged rows in a row group of an exported table."""
     from bookstand.pipeline.tables.schemas import ERROR
 
     if ERROR not in parquet.schema_arrow.names:

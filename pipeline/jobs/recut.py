@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recut:
-    """Recuts buckets of delayed messages. No row is lost."""
+    """Job that recuts buckets of delayed messages. No row is lost."""
 
     stores: tuple[str, ...]
     cut: CutSettings = field(default_factory=CutSettings)
@@ -140,7 +140,6 @@ class Recut:
             yield from (Bucket(bucket.key, rows, True) for bucket, rows in parts if rows.size)
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        """Commit the units with changed cursors."""
         same = [result for _, result in done if not result.facts["versions"]]
         others = [(unit, result) for unit, result in done if result.facts["versions"]]
         return [*same, *store_commit.commit(self.name, others, change_of)]

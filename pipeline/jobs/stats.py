@@ -35,7 +35,7 @@ _LARGEST = {"backlogs", "holes"}
 
 @dataclass(frozen=True)
 class Stats(ReadOnlyJob):
-    """Collects statistics. ``buckets_only`` counts only delayed messages in buckets, and reads no messages."""
+    """Job that collects statistics. ``buckets_only`` counts only delayed messages in buckets, and reads no messages."""
 
     buckets_only: bool = False
 
@@ -133,7 +133,7 @@ def _sizes(numbers: Iterable[int]) -> dict[str, int]:
 
 
 def added_up(results: Iterable[Result]) -> dict[str, Any]:
-    """Sum of the facts of all places. Of the largest values, only the largest of all places are retained."""
+    """Sum of the facts of all places. Lists of the largest values are cut to the largest of all places."""
     total: dict[str, Any] = {}
     for result in results:
         for name, value in result.facts.items():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Verify(ReadOnlyJob):
-    """Reads everything and reports damage."""
+    """Job that reads all data and reports damage."""
 
     name = "verify"
 

@@ -146,7 +146,7 @@ class _Parser:
         return _compared(wanted, column, sign, self._constant(column, ordered=sign not in ("=", "==")))
 
     def _constant(self, column: Column, *, ordered: bool = False) -> int | str:
-        """Consume a constant of the column's type. ``ordered`` requires a type with an order."""
+        """Consume a constant of the column's type. ``ordered`` rejects columns that only support equality."""
         token = self._token
         if token.kind not in ("number", "text"):
             self._reject("a constant, a whole number or text in quotes,")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SparkRunner:
-    """Runs units as Spark tasks, each in a child process of a Spark worker."""
+    """Runner that executes each unit as a Spark task, in a child process of a Spark worker."""
 
     def __init__(self, spark: SparkSession, limits: Limits | None = None) -> None:
         self._spark = spark

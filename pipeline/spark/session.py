@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 REQUIRED = {
-    # Raise an error if the columns of a batch are not in the order of the schema; otherwise Spark confuses them.
+    # Raise an error if the columns of a batch are not in the order of the schema; otherwise Spark swaps them.
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }

@@ -250,7 +250,7 @@ class _Indexes:
 
 
 class _Gathered:
-    """Accumulates rows of one cursor until they fill a batch."""
+    """Buffer of rows of one cursor that form the next batch."""
 
     def __init__(self, query: Query, place: DataSource) -> None:
         self._query = query

@@ -40,7 +40,7 @@ _WAYS = {
 
 
 def plan(place: DataSource, query: Query) -> list[ReadPart]:
-    """Plan a read of the current state of a source. A source that cannot be opened is reported as damage."""
+    """Plan a read of the current state of a source. If all of it is damaged, the plan has one part with the error."""
     if not query.wanted.has("place", place.name):
         return []
     try:
