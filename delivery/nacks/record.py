@@ -211,8 +211,9 @@ def _runs_of(entries: bytes) -> tuple[Column, Column]:
         raise wire_format.WireError("its entry ids are not encoded as runs")
     numbers = varints.decode_all(data, starts, lengths).astype(np.int64)
     distances, follow = numbers[::2], numbers[1::2]
-    # Checked as floats, which do not overflow.
-    if numbers.min() < 0 or (numbers.astype(np.float64) + 1).sum() > 1 << 63:
+    # The sum of all distances and runs may exceed 64 bits: add the halves of the numbers.
+    total = (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum()) + len(follow)
+    if numbers.min() < 0 or total > 1 << 63:
         raise wire_format.WireError("its entry ids exceed the range of ids")
     if int(follow.max()) >= _MAX_RUN_LENGTH:
         raise wire_format.WireError(f"it has a run of more than {_MAX_RUN_LENGTH} ids")

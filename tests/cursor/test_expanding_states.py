@@ -122,7 +122,7 @@ def test_sets_of_millions_of_bits_take_linear_time() -> None:
 
 
 def test_a_batch_has_a_limited_number_of_messages() -> None:
-    with pytest.raises(wire_format.WireError, match=f"has {MAX_BATCH_MESSAGES + 64} bits, but a batch up to"):
+    with pytest.raises(wire_format.WireError, match=f"has {MAX_BATCH_MESSAGES + 64} bits; a batch has at most"):
         ack_messages.read_batch(ack_messages.write_batch(3, 4, 1 << MAX_BATCH_MESSAGES))
     with at_most(1), pytest.raises(IncorrectParameterError, match="batch_size must be an integer from 1 to"):
         bits_of([0], 1 << 40)

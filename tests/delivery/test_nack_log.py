@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bookstand.delivery.message.message_set import WIDTHS, RedeliveryCounts
@@ -61,6 +61,8 @@ def test_bytes_of_messages_of_batches():
     ),
     st.integers(0, 200),
 )
+@example({(0, 0, 0, 0): {*range(0, 60, 2), LARGEST}}, 0)
+@example({(0, 0, 0, 0): {*range(0, 60, 2), LARGEST - 134}}, 0)
 def test_there_and_back(groups, extra):
     nacks = [
         nacks_of(time, ledger, np.array(sorted(ids)), width, count)
