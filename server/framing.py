@@ -176,7 +176,8 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
 
     def reject(self, head: bytes) -> bool | None:
         """Answer a frame over the limit that begins with ``head``, so that the rest of it is skipped. False: close the
-        connection instead. None: more of the frame is needed, up to ``HEAD_BYTES``."""
+        connection instead. None: more of the frame is needed; a frame that is not rejected by its first ``HEAD_BYTES``
+        closes the connection."""
         return False
 
     def send(self, answer: bytes) -> None:
@@ -284,37 +285,56 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
                 return
             data = bytes(partial)
             partial.clear()
-        self._stop_head_timer()
         runs, end, sound = split(data, self._largest_frame)
         self._backlog.extend(runs)
-        while not sound and (skipped := self._skip(data, end)):
+        incomplete = False
+        while not sound:
+            skipped = self._skip(data, end)
+            if not skipped:
+                incomplete = skipped is None
+                break
+            self._stop_head_timer()
             runs, end, sound = split(data, self._largest_frame, end + skipped)
             self._backlog.extend(runs)
-        if (sound or self._head_timer is not None) and end < len(data):
+        if incomplete and self._head_timer is None:
+            self._start_head_timer()
+        if (sound or incomplete) and end < len(data):
             partial += data[end:]
             self._wanted = LENGTH_BYTES
-            if self._head_timer is not None:
+            if incomplete:
                 self._wanted = len(partial) + 1
             elif len(partial) >= LENGTH_BYTES:
                 self._wanted += int.from_bytes(partial[:LENGTH_BYTES], "big")
         self._arrived_bytes = len(data)
         self.proceed()
-        if not sound and self._head_timer is None and not self.closed:
+        if not sound and not incomplete and not self.closed:
             self.refuse()
 
-    def _skip(self, data: bytes, at: int) -> int:
+    def _skip(self, data: bytes, at: int) -> int | None:
         """Have a frame over the limit rejected; returns the number of its bytes that have arrived. 0: the connection is
-        to be closed, or the timer waits for the rest of the frame's head."""
+        to be closed. None: the rest of the frame's head is needed."""
         size = int.from_bytes(data[at : at + LENGTH_BYTES], "big", signed=True)
         begin = at + LENGTH_BYTES
-        rejected = False if size < 0 else self.reject(data[begin : begin + min(size, HEAD_BYTES)])
-        if rejected is None:
-            self._head_timer = asyncio.get_running_loop().call_later(self.head_seconds, self.refuse)
+        head = data[begin : begin + min(size, HEAD_BYTES)]
+        rejected = False if size < 0 else self.reject(head)
+        if rejected is None and len(head) < min(size, HEAD_BYTES):
+            return None
         if not rejected:
             return 0
         arrived = min(size, len(data) - begin)
         self._excess = size - arrived
         return LENGTH_BYTES + arrived
+
+    def _start_head_timer(self) -> None:
+        # More bytes do not prolong it.
+        self._head_timer = asyncio.get_running_loop().call_later(self.head_seconds, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self._reading:
+            self.refuse()
+        else:
+            # The bytes may have arrived: nothing is read meanwhile.
+            self._start_head_timer()
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

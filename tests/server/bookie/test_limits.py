@@ -331,6 +331,33 @@ def test_the_rest_of_a_frame_over_the_limit_is_not_held(
     assert kit.desk_of(server).load.bytes == 0
 
 
+def test_the_first_bytes_of_a_frame_over_the_limit_are_bounded(
+    serve: Callable[..., BookieServer], connect: Callable[..., Wire]
+) -> None:
+    """Its header claims more bytes than any header has."""
+    server = serve()
+    wire, most = connect(server), 0.0
+    with pytest.raises(ConnectionError):  # noqa: PT012 - a send after the server has closed the connection fails
+        wire.send(struct.pack(">i", 1 << 30) + b"\n\xff" + bytes(250))
+        for _ in range(200):
+            wire.send(bytes(1 << 16))
+            most = max(most, held(server)["frames"])
+    assert most < 1024
+
+
+def test_bytes_that_trickle_in_do_not_prolong_the_time_for_a_head(
+    serve: Callable[..., BookieServer], connect: Callable[..., Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FramedConnection, "head_seconds", 0.2)
+    server = serve()
+    wire = connect(server)
+    wire.send(struct.pack(">i", 6 << 20) + b"\n\x7f")
+    with pytest.raises(ConnectionError):  # noqa: PT012 - a send after the server has closed the connection fails
+        for _ in range(100):
+            time.sleep(0.02)
+            wire.send(b"\0")
+
+
 # -- requests in progress ----------------------------------------------------------------------------------------------
 
 
