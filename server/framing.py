@@ -35,6 +35,8 @@ _COUNTED = 8
 # A frame over the limit is answered by its first bytes; a connection that does not send them in time is closed.
 HEAD_BYTES = 256
 HEAD_SECONDS = 1.0
+# A connection that is closed has this time to read its last answers.
+CLOSING_SECONDS = 10.0
 
 
 class FrameRun(NamedTuple):
@@ -139,6 +141,7 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
     transport: asyncio.Transport
 
     head_seconds: ClassVar[float] = HEAD_SECONDS
+    closing_seconds: ClassVar[float] = CLOSING_SECONDS
 
     def __init__(self, scratch: memoryview, largest_frame: int) -> None:
         self._scratch = scratch
@@ -152,6 +155,7 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
         # The part of a frame over the limit that is still to be skipped.
         self._excess = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._closing_timer: asyncio.TimerHandle | None = None
         # Set by those who know what a request takes.
         self._request_bytes = 0
         self._buffers: Buffers = (0, 0, 0)
@@ -209,8 +213,11 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
     def refuse(self) -> None:
         """Close it without an answer, as a bookie does with what it cannot make out."""
         self._drop()
-        # What was answered before still goes out.
+        # What was answered before still goes out, to a client that reads it.
         self.transport.close()
+        if self._closing_timer is None:
+            loop = asyncio.get_running_loop()
+            self._closing_timer = loop.call_later(self.closing_seconds, self.transport.abort)
 
     def abort(self) -> None:
         """Have it go at once, and what has not been sent with it."""
@@ -259,6 +266,8 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
         transport.set_write_buffer_limits(high=SENDING_HIGH_WATER)
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self._closing_timer is not None:
+            self._closing_timer.cancel()
         self._drop()
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -156,6 +156,22 @@ def test_answers_that_are_not_taken_are_not_held_for_everybody(
     assert other.v2(kit.v2_read(1, 0)).body == entry
 
 
+def test_a_refused_client_that_does_not_read_its_answers_is_not_held_for_ever(
+    serve: Callable[..., BookieServer], connect: Callable[..., Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FramedConnection, "closing_seconds", 0.2)
+    server = serve()
+    wire, other, desk = connect(server), connect(server), kit.desk_of(server)
+    assert other.v2(kit.v2_add(stored(1, 0, bytes(4 << 20)))).code == OK
+    wire.send(kit.v3_long_poll(1, 5, 3_600_000))
+    assert eventually(lambda: desk.figures.long_polls == 1)
+    wire.send(kit.v2_read(1, 0), kit.v2_read(1, 0), struct.pack(">i", -1))
+    assert eventually(lambda: desk.figures.refused == 1)
+    assert eventually(lambda: desk.figures.connections == 1)
+    assert desk.load.bytes == desk.figures.long_polls == 0
+    assert held(server)["answers"] == 0
+
+
 def test_adds_that_are_not_answered_hold_up_their_connection(
     serve: Callable[..., BookieServer], connect: Callable[..., Wire], store: Any
 ) -> None:

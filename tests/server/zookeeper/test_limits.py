@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from bookstand.server.framing import FramedConnection
 from bookstand.server.zookeeper import connection, four_letter_words, read_operations, watches
 from bookstand.server.zookeeper.persistent_records import OPEN_ACL
 from bookstand.server.zookeeper.protocol import records, requests
@@ -22,6 +23,7 @@ from bookstand.server.zookeeper.protocol.protocol import (
     WatcherType,
     WatchMode,
 )
+from bookstand.testing import VirtualClock
 from tests.server.zookeeper.kit import PATIENCE, Client, ClosedError, Serving, eventually, multi_body
 from tests.server.zookeeper.test_robustness import connections, resident_bytes
 from tests.server.zookeeper.test_words import ask
@@ -214,6 +216,21 @@ def test_a_client_that_never_reads_is_counted(
     eventually(lambda: connections(serving) == 1)
     assert limits_exceeded(serving)["connection_unread"] == 1
     assert other.exists("/large")
+
+
+def test_a_session_that_expires_with_unread_answers_does_not_hold_them(
+    serving: Serving, connect: Callable[..., Client], clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FramedConnection, "closing_seconds", 0.2)
+    greedy, other = connect(timeout=4_000), connect(timeout=40_000)
+    other.create("/large", bytes(GREEDY_ANSWER))
+    wanted = [(Op.GET_DATA, records.PathAndWatch("/large", False))] * 10
+    greedy.send(Op.MULTI_READ, multi_body([*wanted, *wanted[:5]]))
+    eventually(lambda: held(serving)["answers"] > 0)
+    clock.advance(5)
+    eventually(lambda: serving.do(serving.server.sessions) == [other.session_id])
+    eventually(lambda: connections(serving) == 1)
+    assert held(serving)["answers"] == 0
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------
