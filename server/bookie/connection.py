@@ -209,8 +209,12 @@ class BookieConnection(FramedConnection):
     def look(self, operation: str, look: Look, refusal: Refusal) -> None:
         """A read. Those of one turn share a view of the store."""
         if self.desk.hooked:
-            arrived = self._arrived
-            self.desk.aside(lambda: self._looked(operation, look, refusal, arrived))
+            if self._is_too_much(_CHANGE_BYTES):
+                self.answer(operation, codes.TOO_MANY_REQUESTS, refusal(codes.TOO_MANY_REQUESTS))
+                return
+            self._count(_CHANGE_BYTES)
+            finish = partial(self._finish, _CHANGE_BYTES, self._arrived)
+            self.desk.aside(lambda: partial(finish, self._looked(operation, look, refusal)))
             return
         try:
             code, answer = look(self.view())
@@ -219,14 +223,22 @@ class BookieConnection(FramedConnection):
             return
         self.answer(operation, code, answer)
 
-    def _looked(self, operation: str, look: Look, refusal: Refusal, arrived: float) -> Callable[[], None]:
-        """The same in a thread of its own."""
+    def _looked(self, operation: str, look: Look, refusal: Refusal) -> Callable[[], None]:
+        """The same in another thread; returns what answers it."""
         try:
             with self.desk.bookie.view() as view:
                 code, answer = look(view)
         except (Exception, SimulatedCrash) as error:
-            return partial(self._settle, arrived, partial(self.fail, operation, error, refusal))
-        return partial(self._settle, arrived, partial(self.answer, operation, code, answer))
+            return partial(self.fail, operation, error, refusal)
+        return partial(self.answer, operation, code, answer)
+
+    def _finish(self, size: int, arrived: float, step: Callable[[], None]) -> None:
+        """Take the last step of a request in progress, which counted so many bytes."""
+        self._count(-size)
+        self._settle(arrived, step)
+        if not self.closed:
+            # The connection may have waited for this request.
+            self.desk.office.send_later(self)
 
     def change(
         self,
@@ -247,12 +259,7 @@ class BookieConnection(FramedConnection):
         self._count(size)
 
         def told(error: BaseException | None) -> None:
-            self._count(-size)
-            step = then if error is None else partial(self.fail, operation, error, refusal)
-            self._settle(arrived, step)
-            if not self.closed:
-                # The connection may have waited for this request.
-                self.desk.office.send_later(self)
+            self._finish(size, arrived, then if error is None else partial(self.fail, operation, error, refusal))
 
         if not self.desk.hooked:
             # Behind the adds that came before it.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from bookstand.errors import IncorrectParameterError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 LEAST_FRAME_BYTES = 1 << 10
 MOST_FRAME_BYTES = (1 << 31) - 1
+MOST_HOOK_THREADS = 256
+"""Requests of a server that hooks keep waiting at one time. Each has a read transaction, of which a store has 510."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,39 @@ class Limits:
             )
 
 
+class HookThreads:
+    """Threads for the requests of a server that hooks may keep waiting. Further requests wait for a free thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = 0
+
+    def run(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._waiting.append(work)
+            if self._running == MOST_HOOK_THREADS:
+                return
+            self._running += 1
+        Thread(target=self._work, name="bookstand-bookie-hooks", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running -= 1
+                    return
+                work = self._waiting.popleft()
+            work()
+
+
 class MemoryBudget:
-    """Bytes that a server buffers for all its connections, and its long polls."""
+    """Bytes that a server buffers for all its connections, its long polls, and its threads for hooks."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self.long_polls = 0
+        self.hook_threads = HookThreads()
 
 
 class BookieContext:
@@ -107,7 +137,7 @@ class BookieContext:
         return self.load.bytes <= self.limits.server_bytes
 
     def aside(self, work: Callable[[], Callable[[], None]]) -> None:
-        """Work that hooks may keep waiting, in a thread of its own; what it returns is called in the loop."""
+        """Work that hooks may keep waiting, in another thread; what it returns is called in the loop."""
 
         def run() -> None:
             then = work()
@@ -117,7 +147,7 @@ class BookieContext:
                 # The loop is closed.
                 pass
 
-        Thread(target=run, name=f"bookstand-bookie-{self.bookie.number}", daemon=True).start()
+        self.load.hook_threads.run(run)
 
     def open(self) -> None:
         """Connections may come."""

@@ -736,7 +736,7 @@ UNBOUND = {
     "Waiters": "belongs to an object that is bound",
     "ThreadTimer": "begins anew in the child",
     "_Background": "replaced in the child",
-    "BookieContext": "its threads are a server's",
+    "HookThreads": "used by a server alone",
     "InterceptedWrite": "its threads are a server's",
     "Cluster": "used by the loop of a server alone",
     "RoundScheduler": "used by the loop of a server alone",

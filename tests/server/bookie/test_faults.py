@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +11,15 @@ import pytest
 
 import bookstand
 from bookstand.proto import bookie_protocol_pb2 as messages
+from bookstand.server.bookie import shared_state
 from bookstand.server.bookie.server import BookieServer
+from bookstand.server.bookie.shared_state import Limits
 from bookstand.server.fault_rules import ServerFaults
 from bookstand.testing import Faults
 from tests.kit import refused
 from tests.server.bookie import kit
 from tests.server.bookie.kit import Wire, stored
+from tests.server.bookie.test_limits import eventually, limits_exceeded
 
 OK, NO_ENTRY = 0, 2
 
@@ -84,6 +88,40 @@ def test_reads_fail_and_are_held_up(wire: Wire, faults: ServerFaults) -> None:
     assert wire.v2(kit.v2_read(1, 2)).body == stored(1, 2)
     faults.release()
     assert wire.v3().readResponse.body == stored(1, 1)
+
+
+def test_many_delayed_reads_leave_threads_and_read_transactions_to_others(
+    server: BookieServer, connect: Callable[..., Wire], wire: Wire, faults: ServerFaults, store: Any
+) -> None:
+    wire.codes([kit.v2_add(stored(1, n)) for n in range(2)])
+    stall = faults.add("stall@read(1:0)*inf").action
+    count, before = 1_000, threading.active_count()
+    wire.send(*[kit.v2_read(1, 0)] * count)
+    assert stall.reached_by(shared_state.MOST_HOOK_THREADS)
+    assert eventually(lambda: kit.desk_of(server).load.bytes >= count << 10)
+    assert threading.active_count() - before <= shared_state.MOST_HOOK_THREADS + 1
+    # A reader of the store has a transaction.
+    assert store.storage.metadata(1) is None
+    faults.release()
+    assert [wire.v2().code for _ in range(count)] == [OK] * count
+    assert eventually(lambda: kit.desk_of(server).load.bytes == 0)
+    assert eventually(lambda: threading.active_count() <= before)
+    faults.clear()
+    assert wire.v2(kit.v2_read(1, 1)).code == OK
+
+
+def test_delayed_reads_hold_up_their_connection(
+    serve: Callable[..., BookieServer], connect: Callable[..., Wire], faults: ServerFaults, store: Any
+) -> None:
+    server = serve(store=store, limits=Limits(connection_bytes=20 << 10, server_bytes=100 << 10))
+    wire, other = connect(server), connect(server)
+    assert wire.v2(kit.v2_add(stored(1, 0))).code == OK
+    faults.add("stall@read(1:0)*inf")
+    wire.send(*[kit.v2_read(1, 0)] * 200)
+    assert eventually(lambda: limits_exceeded(server)["connection_requests"] == 1)
+    assert other.v2(kit.v2_add(stored(1, 1))).code == OK
+    faults.release()
+    assert [wire.v2().code for _ in range(200)] == [OK] * 200
 
 
 def test_a_read_finds_a_bit_flipped(wire: Wire, faults: ServerFaults) -> None:
