@@ -9,6 +9,7 @@
       int32 0   int32                            int64 first start | int64 last start | int32 size | int32 period
 
 A group is a number of equally long sequences of entries whose starts are ``period`` apart, 0 where there is but one.
+Sequences further apart than a period can tell are groups of their own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from struct import Struct
 _HEADER = Struct(">ii56x")
 _GROUP = Struct(">qqii")
 assert (_HEADER.size, _GROUP.size) == (64, 24)
+_LONGEST_PERIOD = (1 << 31) - 1
 
 
 def encode(entry_ids: Iterable[int]) -> bytes:
@@ -46,7 +48,7 @@ def _sequences(entry_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
 def _groups(sequences: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int, int]]:
     first = last = size = period = 0
     for start, length in sequences:
-        if size == length and period in (0, start - last):
+        if size == length and period in (0, start - last) and start - last <= _LONGEST_PERIOD:
             period = start - last
         else:
             if size:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LEAST_ENTRY_BYTES = 24
 _LAC = struct.Struct(">q")
 _LAC_AT = LEAST_ENTRY_BYTES - _LAC.size
-_MAX_LAC_BODY_BYTES = 256
+MAX_LAC_BODY_BYTES = 256
 _KEY_OF = itemgetter(slice(schema.ENTRY_KEY.size))
 
 
@@ -201,9 +201,9 @@ class SetReplicaLac:
     __slots__ = ("body", "bookie", "lac", "ledger_id", "master_key")
 
     def __init__(self, bookie: int, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
-        if len(body) > _MAX_LAC_BODY_BYTES:
+        if len(body) > MAX_LAC_BODY_BYTES:
             raise IncorrectParameterError(
-                f"ledger {ledger_id}: a LAC's body must not exceed {_MAX_LAC_BODY_BYTES} bytes, not {len(body)}"
+                f"ledger {ledger_id}: a LAC's body must not exceed {MAX_LAC_BODY_BYTES} bytes, not {len(body)}"
             )
         self.bookie = bookie
         self.ledger_id = ledger_id

@@ -12,7 +12,7 @@ from bookstand.proto import bookie_protocol_pb2 as messages
 from bookstand.server.bookie.bookie import LAST_ENTRY
 from bookstand.server.bookie.protocol import authentication, codes, v3
 from bookstand.storage.format.digest import MASTER_KEY_BYTES
-from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES, SetReplicaLac
+from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES, MAX_LAC_BODY_BYTES, SetReplicaLac
 from bookstand.storage.served.replica_reader import ReplicaReader
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ def _write_lac(connection: BookieConnection, request: v3.Request) -> None:
     write = request.writeLacRequest
     answer = partial(_told, request, ledgerId=write.ledgerId)
     body_ids = write.ledgerId.to_bytes(8, "big", signed=True) + write.lac.to_bytes(8, "big", signed=True)
-    if write.body[:_IDS_BYTES] != body_ids or len(write.masterKey) != MASTER_KEY_BYTES:
+    known = write.body[:_IDS_BYTES] == body_ids and len(write.body) <= MAX_LAC_BODY_BYTES
+    if not known or len(write.masterKey) != MASTER_KEY_BYTES:
         connection.answer("write_lac", codes.BAD_REQUEST, answer(codes.BAD_REQUEST))
         return
 

@@ -160,12 +160,21 @@ def decoded(availability: bytes) -> list[int]:
     return found
 
 
-def test_which_entries_there_are(wire: Wire) -> None:
-    there = [0, 1, 2, 5, 6, 7, 20, 40, 60, 61]
+@pytest.mark.parametrize("there", [[0, 1, 2, 5, 6, 7, 20, 40, 60, 61], [0, 1 << 31, 1 << 40, (1 << 40) + 5]])
+def test_which_entries_there_are(wire: Wire, there: list[int]) -> None:
     wire.codes([kit.v2_add(stored(1, n)) for n in there])
     ask = kit.v3_request(messages.GET_LIST_OF_ENTRIES_OF_LEDGER, 1, "getListOfEntriesOfLedgerRequest", ledgerId=1)
     told = wire.v3(ask).getListOfEntriesOfLedgerResponse
     assert decoded(told.availabilityOfEntriesOfLedger) == there
+
+
+@pytest.mark.parametrize(("size", "status"), [(256, messages.EOK), (257, messages.EBADREQ)])
+def test_the_body_of_an_explicit_lac_is_bounded(wire: Wire, size: int, status: int) -> None:
+    assert wire.v2(kit.v2_add(stored(1, 0))).code == OK
+    body = struct.pack(">qq", 1, 0).ljust(size, b".")
+    values = {"ledgerId": 1, "lac": 0, "masterKey": kit.KEY, "body": body}
+    assert wire.v3(kit.v3_request(messages.WRITE_LAC, 1, "writeLacRequest", **values)).status == status
+    assert wire.v2(kit.v2_read(1, 0)).code == OK
 
 
 def test_what_the_disk_has_is_told_as_asked(wire: Wire) -> None:
