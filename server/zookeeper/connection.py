@@ -13,7 +13,7 @@ from bookstand.server.framing import LENGTH_BYTES, Buffers, FramedConnection, Fr
 from bookstand.server.zookeeper import metrics
 from bookstand.server.zookeeper.four_letter_words import WORDS
 from bookstand.server.zookeeper.protocol import records
-from bookstand.server.zookeeper.protocol.protocol import MAX_FRAME, SYNC_CONNECTED, EventType
+from bookstand.server.zookeeper.protocol.protocol import MAX_FRAME, SYNC_CONNECTED, Code, EventType
 from bookstand.storage.logger import logger
 
 TYPE_CHECKING = False
@@ -44,6 +44,8 @@ class ZooKeeperConnection(FramedConnection):
         self.greeted = False
         # Up to where a sync that waits for it wants to see what others have written.
         self.syncing: int | None = None
+        # The znode that its next request needs and that cannot become part of the tree, with the reason.
+        self.unadopted: tuple[str, Code] | None = None
         self.identities: list[Identity] = []
         self.peer = ""
         self.opened_at = state.sessions.now()

@@ -158,8 +158,7 @@ class RoundScheduler:
             try:
                 done = not batch.full and self._take(connection, frame, batch, wait=len(batch.writes) > before)
             except ForeignZnodeError as strange:
-                batch.add(Pending.own(AdoptForeignZnodes([strange.path])))
-                done = False
+                done = self._adopt(connection, frame, batch, strange.path)
             if not done:
                 self._ready[connection] = None
                 break
@@ -196,6 +195,18 @@ class RoundScheduler:
             return False
         else:
             answer_read(state, connection, op, header.xid, frame)
+        return True
+
+    def _adopt(self, connection: ZooKeeperConnection, frame: bytes, batch: WriteRound, path: str) -> bool:
+        """Have a znode become part of the tree before a request is served that reads it. True: that has failed before,
+        and the request is refused."""
+        unadopted, connection.unadopted = connection.unadopted, None
+        begun = perf_counter()
+        if unadopted is None or unadopted[0] != path:
+            batch.add(Pending(AdoptForeignZnodes([path]), Op.ERROR, connection, 0, begun))
+            return False
+        header = records.REQUEST_HEADER.decode(frame)
+        refuse(self._state, connection, Op(header.type), header.xid, unadopted[1], begun)
         return True
 
     def _is_behind(self, connection: ZooKeeperConnection) -> bool:

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from bookstand.errors import BookstandError, OutcomeUnknownError
 from bookstand.server.zookeeper import persistent_records
-from bookstand.server.zookeeper.batch import CloseSession, OpenSession, Outcome, code_of
+from bookstand.server.zookeeper.batch import AdoptForeignZnodes, CloseSession, OpenSession, Outcome, code_of
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.protocol import Code, Op
 from bookstand.server.zookeeper.protocol.records import Failed
@@ -36,7 +36,11 @@ class Outcomes:
             session = self._state.sessions.get(pending.write.session_id)
             if session is not None:
                 session.closing = False
-        if isinstance(outcome.result, OutcomeUnknownError) or (failed and pending.op is Op.CREATE_SESSION):
+        if isinstance(pending.write, AdoptForeignZnodes):
+            if connection is not None and isinstance(outcome.result, Failed):
+                (path,) = pending.write.paths
+                connection.unadopted = path, Code(outcome.result.code)
+        elif isinstance(outcome.result, OutcomeUnknownError) or (failed and pending.op is Op.CREATE_SESSION):
             # The client is not told, for nobody knows; it finds out as when its connection breaks in the middle.
             if connection is not None:
                 connection.abort()

@@ -13,6 +13,7 @@ from bookstand import errors
 from bookstand.ledger.cluster.ledger_path import ledger_path
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, Op
+from bookstand.storage.commit.operations import WriteBatch
 from bookstand.storage.format import schema
 from bookstand.storage.format.ledger_metadata import serialize
 from bookstand.testing import Faults
@@ -183,10 +184,34 @@ def test_a_value_that_is_damaged_while_it_is_served(store: Any, client: Client, 
         def apply(self, staging: Any) -> None:
             staging.put(schema.NODES, b"/value", b"\0\0\0\0" + staging.get(schema.NODES, b"/value")[4:])
 
-    from bookstand.storage.commit.operations import WriteBatch
-
     store.storage.apply(WriteBatch(Damage()))
     assert client.get("/value") == Code.DATA_INCONSISTENCY
     assert client.set("/value", b"y") == Code.DATA_INCONSISTENCY
     assert client.delete("/value") == Code.DATA_INCONSISTENCY
     assert client.get("/fine")[0] == b"x"
+
+
+@pytest.mark.damaged
+def test_a_znode_that_cannot_become_part_of_the_tree_is_damage(
+    store: Any, serving: Serving, client: Client, connect: Callable[..., Client]
+) -> None:
+    """A user of the store writes a node below one whose record is damaged."""
+    for path in ("/parent", "/parent/child", "/fine"):
+        client.create(path, b"x")
+
+    class Damage:
+        def apply(self, staging: Any) -> None:
+            staging.put(schema.META, schema.znode_key("/parent"), b"damaged")
+
+    store.storage.apply(WriteBatch(Damage()))
+    store.nodes.put("/parent/new", b"y")
+    before = store.storage.last_commit
+    assert client.get("/parent/new") == Code.DATA_INCONSISTENCY
+    assert client.exists("/parent/new", watch=True) == Code.DATA_INCONSISTENCY
+    wanted = [(Op.GET_DATA, records.PathAndWatch(path, False)) for path in ("/fine", "/parent/new")]
+    assert client.call(Op.MULTI_READ, wanted) == Code.DATA_INCONSISTENCY
+    assert client.get("/fine")[0] == b"x"
+    # It is tried anew for each request, and at the time that the node was written.
+    assert store.storage.last_commit - before <= 6
+    assert serving.do(lambda: serving.server._state.own_writes) == []
+    assert connect().create("/other") == "/other"
