@@ -124,9 +124,13 @@ class RoundScheduler:
                 return
             self._clients_turn = False
             batch = WriteRound()
-            ready, self._ready = self._ready, {}
+            ready, self._ready = iter(self._ready), {}
             for connection in ready:
                 self._serve(connection, batch)
+                if batch.full:
+                    # The others are first in the next round.
+                    self._ready = dict.fromkeys(ready) | self._ready
+                    break
             state.flush()
         except BookstandError as error:
             self._failed(error)

@@ -12,6 +12,7 @@ from kazoo.client import KazooClient
 
 from bookstand.server.framing import FramedConnection
 from bookstand.server.zookeeper import connection, four_letter_words, read_operations, watches
+from bookstand.server.zookeeper import write_round as pending
 from bookstand.server.zookeeper.persistent_records import OPEN_ACL
 from bookstand.server.zookeeper.protocol import records, requests
 from bookstand.server.zookeeper.protocol.protocol import (
@@ -135,6 +136,27 @@ def test_large_requests_that_wait_are_read_in_turn(serving: Serving, connect: Ca
         assert client.reply()[0].error == 0
     sender.join()
     assert client.exists("/a").version == 30
+
+
+def test_a_client_that_fills_each_commit_does_not_keep_others_waiting(
+    serving: Serving, connect: Callable[..., Client], store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending, "BATCH_WRITES", 50)
+    client, other = connect(), connect()
+    client.create("/a")
+    count, begin = 900, client.zxid
+    state = serving.server._state
+    with store.storage.committer.paused():
+        one = frame(1, Op.SET_DATA, records.SetData("/a", b"", -1))
+        sender = send_all(client, [one] * count)
+        # Of the first commit as many as have arrived by then.
+        eventually(lambda: serving.do(lambda: state.outstanding) >= count - 50)
+        other.send(Op.PING, xid=-2)
+        eventually(lambda: serving.do(lambda: sum(bool(each.frames) for each in state.connections)) == 2)
+    header, _ = other.reply()
+    assert header.zxid - begin <= 150
+    assert {client.reply()[0].error for _ in range(count)} == {0}
+    sender.join()
 
 
 def test_waiting_requests_count_for_the_limit_of_the_server(
