@@ -31,6 +31,8 @@ TICK = 2_000
 LOOK_INTERVAL = 0.1
 # How often containers without children are removed, and znodes whose time is over (ms).
 SWEEP_INTERVAL = 60_000
+# Number of these znodes that are looked at in one turn of the loop.
+SWEPT_AT_ONCE = 500
 # A connection that has not asked for a session after so many ms is closed.
 GREETING_TIME = 10_000
 # How often to see whether watchers have been notified.
@@ -69,6 +71,8 @@ class ZooKeeperServer:
         self._listener: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep = 0
+        # Paths that are still to be looked at in this sweep.
+        self._unswept: list[str] = []
         self._collecting: asyncio.Future[None] | None = None
         self._stopping = False
         self.failure: BaseException | None = None
@@ -188,9 +192,22 @@ class ZooKeeperServer:
         rounds.schedule()
 
     def sweep(self) -> None:
-        """Remove containers that had children and have none, and znodes whose time is over."""
+        """Remove containers that had children and have none, and znodes whose time is over: some in this turn of the
+        loop, the others in later ones, so that clients are served between them."""
+        if not self._unswept:
+            self._unswept = list(self._state.mortal)
+            self._sweep_some()
+
+    def _sweep_some(self) -> None:
+        if self._stopping or self.failure is not None:
+            self._unswept.clear()
+            return
+        some = sorted(self._unswept[-SWEPT_AT_ONCE:])
+        del self._unswept[-SWEPT_AT_ONCE:]
+        if self._unswept:
+            self._loop.call_soon(self._sweep_some)
         state = self._state
-        for path in sorted(state.mortal):
+        for path in some:
             try:
                 found = state.tree.find(path)
             except ForeignZnodeError:

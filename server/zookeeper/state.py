@@ -147,6 +147,8 @@ class State:
                     watcher.tell(outcome.zxid, kind, path)
                     self.metrics.events += 1
             self.znodes += _MORE.get(change.type, 0)
+            if change.type is EventType.DELETED:
+                self.mortal.discard(change.path)
         for owner, path, there in outcome.ephemerals:
             owned = tree.ephemerals.setdefault(owner, set())
             (owned.add if there else owned.discard)(path)

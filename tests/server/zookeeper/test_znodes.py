@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bookstand.server.zookeeper import server
 from bookstand.server.zookeeper.persistent_records import OPEN_ACL
 from bookstand.server.zookeeper.protocol import records
 from bookstand.server.zookeeper.protocol.protocol import Code, CreateMode, Op
@@ -216,3 +217,44 @@ def test_a_megabyte_fits(client: Client) -> None:
     value = bytes(range(256)) * 4000
     client.create("/large", value)
     assert client.get("/large")[0] == value
+
+
+def test_a_sweep_looks_at_some_znodes_in_each_turn_of_the_loop(
+    serving: Serving, client: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "SWEPT_AT_ONCE", 20)
+    mode = CreateMode.PERSISTENT_WITH_TTL
+    creates = [records.CreateTtl(f"/t{number}", b"", OPEN_ACL, mode, 5 + number % 2 * 60_000) for number in range(190)]
+    client.multi(*((Op.CREATE_TTL, one) for one in creates))
+    clock.advance(1)
+    tree, looks = serving.server._state.tree, 0
+    find = tree.find
+
+    def counted(path: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return find(path)
+
+    def sweep() -> int:
+        """Number of looks in this turn."""
+        before = looks
+        serving.server.sweep()
+        serving.server.sweep()
+        return looks - before
+
+    monkeypatch.setattr(tree, "find", counted)
+    assert serving.do(sweep) == 20
+    eventually(lambda: serving.do(lambda: serving.server._state.znodes) == 4 + 95)
+    assert looks == 190
+    left = [f"t{number}" for number in range(1, 190, 2)]
+    assert sorted(client.children("/")) == sorted([*left, "zookeeper"])
+
+
+def test_deleted_znodes_are_not_swept(serving: Serving, client: Client) -> None:
+    """What is created and deleted takes no memory until the next sweep."""
+    mode = CreateMode.PERSISTENT_WITH_TTL
+    for number in range(3):
+        client.call(Op.CREATE_TTL, records.CreateTtl(f"/t{number}", b"", OPEN_ACL, mode, 5_000))
+    client.delete("/t0")
+    client.multi((Op.DELETE, records.Delete("/t1", -1)), (Op.CREATE, records.Create("/t1", b"", OPEN_ACL, 0)))
+    assert serving.do(lambda: serving.server._state.mortal) == {"/t2"}
