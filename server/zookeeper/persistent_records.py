@@ -132,6 +132,16 @@ class Znode(NamedTuple):
         return self.is_container or self.ttl is not None
 
 
+_ACL_COST = 8
+"""Reading a byte of an access control list takes as long as reading so many of a value."""
+
+
+def cost_of(sealed: bytes | None, value: bytes | None) -> int:
+    """About how much reading a znode takes, in bytes of a value."""
+    size = len(sealed or b"")
+    return size + _ACL_COST * max(0, size - sealed_record.CRC_BYTES - _ZNODE.size) + len(value or b"")
+
+
 def new_znode(zxid: int, now: int, owner: int = 0, acl: Sequence[Acl] = OPEN_ACL) -> Znode:
     return Znode(False, False, zxid, zxid, zxid, now, now, 0, 0, owner, 0, 0, acl)
 

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES = 16 << 20
 """Size up to which a request is answered. Pulsar's clients take answers of 10 MiB."""
+_NAME_BYTES = 16
+"""Charge for a name besides its characters."""
 
 
 class TooLargeError(ZooKeeperError):
@@ -58,7 +60,9 @@ class TooLargeError(ZooKeeperError):
     on an answer over its ``jute.maxbuffer``. Pulsar's brokers then send the operations of a batch one by one."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(Code.CONNECTION_LOSS, f"an answer has at most {ANSWER_BYTES} bytes, not {size}")
+        super().__init__(
+            Code.CONNECTION_LOSS, f"an answer, and what is read for it, has at most {ANSWER_BYTES} bytes, not {size}"
+        )
 
 
 class ForeignZnodeError(Exception):
@@ -93,12 +97,15 @@ class Tree:
         self.watches = watches
         self.ephemerals: dict[int, set[str]] = {}
         self.zxid = 0
+        self.read_bytes = 0
+        """What reading has cost so far, see :func:`kept.cost_of`."""
 
     def find(self, path: str) -> ZnodeData | None:
         key = schema.znode_key(path)
         place = place_of(path)
         sealed = self._storage.sealed(schema.META, key)
         value = self._storage.sealed(place.database, place.key)
+        self.read_bytes += persistent_records.cost_of(sealed, value)
         if sealed is None:
             if value is None:
                 return None
@@ -120,7 +127,9 @@ class Tree:
         return found
 
     def names_below(self, path: str) -> list[str]:
-        return self._storage.child_names(schema.META, path)
+        names = self._storage.child_names(schema.META, path)
+        self.read_bytes += sum(map(len, names)) + _NAME_BYTES * len(names)
+        return names
 
     def count_below(self, path: str) -> int:
         """All of them, at whatever depth."""
@@ -277,18 +286,16 @@ def _tell_or_watch(
 
 
 def multi_read(tree: Tree, reader: Reader, operations: Sequence[tuple[Op, Any]]) -> list[tuple[Op, Any]]:
-    """Each operation has its own outcome, but for an answer over the limit: that is refused as a whole."""
+    """Each operation has its own outcome, but for an answer over the limit: that is refused as a whole. What is read
+    for results that are errors counts as well."""
     results: list[tuple[Op, Any]] = []
-    size = 0
+    begin = tree.read_bytes
     for op, request in operations:
+        size = tree.read_bytes - begin
+        if size > ANSWER_BYTES:
+            raise TooLargeError(size)
         try:
-            result = READS[op](tree, reader, request)
-            size += sum(map(len, result)) if op is Op.GET_CHILDREN else len(result[0] or b"")
-            if size > ANSWER_BYTES:
-                raise TooLargeError(size)
-            results.append((op, result))
-        except TooLargeError:
-            raise
+            results.append((op, READS[op](tree, reader, request)))
         except ZooKeeperError as error:
             results.append((Op.ERROR, Failed(error.code)))
         except BookstandError as error:

@@ -60,6 +60,8 @@ class Transaction:
         self.changes: list[Change] = []
         self.ephemerals: list[tuple[int, str, bool]] = []
         self.mortal: list[str] = []
+        self.read_bytes = 0
+        """What looking up znodes has cost so far, see :func:`kept.cost_of`."""
 
     # -- looking up --------------------------------------------------------------------------------------------------
 
@@ -69,6 +71,7 @@ class Transaction:
         place = place_of(path)
         sealed = self.staging.get(schema.META, key)
         value = self.staging.get(place.database, place.key)
+        self.read_bytes += persistent_records.cost_of(sealed, value)
         seal = sealed_record.checksum_of(value)
         if sealed is None:
             if value is None:

@@ -180,6 +180,18 @@ WRITES: dict[Op, Apply] = {
 }
 
 
+MULTI_BYTES = 64 << 20
+"""What the operations of a multi may read, see :func:`kept.cost_of`: no client is served meanwhile."""
+
+
+class TooMuchReadError(ZooKeeperError):
+    """A multi reads more than it may. It is refused as a whole, with the code by which Pulsar's brokers send the
+    operations of a batch one by one."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.CONNECTION_LOSS, f"the operations of a multi read at most {MULTI_BYTES} bytes")
+
+
 class MultiRefusedError(Exception):
     """A multi is refused as a whole; ``results`` say at which operation, and why."""
 
@@ -195,6 +207,8 @@ def multi(
     pending = list(operations)
     results: list[tuple[Op, Any]] = []
     for number, (op, request) in enumerate(pending):
+        if transaction.read_bytes > MULTI_BYTES:
+            raise TooMuchReadError
         try:
             results.append((op, WRITES[op](transaction, writer, request)))
         except ZooKeeperError as error:

@@ -16,6 +16,7 @@ SEALED = Layout("a sealed record", ("CRC32C", "I", "of the key and the body"), (
 VERSIONED = Layout("the body of a record that has a version", ("version", "q", ""), ("value", "the rest", ""))
 _CRC = SEALED.struct
 VERSION = VERSIONED.struct
+CRC_BYTES = _CRC.size
 
 
 def seal(key: bytes, body: bytes) -> bytes:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address, ip_network
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from bookstand.server.zookeeper.protocol.protocol import Code, Permission, ZooKeeperError
 from bookstand.server.zookeeper.protocol.records import Acl
 
 # (scheme, id) of whoever is at the other end of a connection: its address, and what it has proved to know.
 Identity = tuple[str, str]
+
+MOST_BYTES = 16 << 10
+"""Of an access control list. It is read and compared each time that its znode is looked up."""
+_ENTRY_BYTES = 12
 
 
 def digest_identity(credentials: bytes) -> Identity:
@@ -24,19 +29,30 @@ def fix_acl(path: str, acl: Sequence[Acl] | None, identities: Iterable[Identity]
     """The list as it is kept: each entry once, ``auth`` replaced by the ids that the client has proved."""
     if not acl:
         raise _invalid(path, "it is empty")
+    identities = list(identities)
     fixed: dict[Acl, None] = {}
+    size = 0
     for entry in acl:
-        scheme, name = entry.scheme, entry.id
-        if scheme == "auth":
-            proved = [Acl(entry.permissions, *identity) for identity in identities if identity[0] == "digest"]
-            if not proved:
-                raise _invalid(path, "auth stands for nobody")
-            fixed.update(dict.fromkeys(proved))
-            continue
-        if scheme is None or name is None or not _is_valid(scheme, name):
-            raise _invalid(path, f"{scheme}:{name} is nobody")
-        fixed[entry] = None
+        for meant in _meant(path, entry, identities):
+            if meant in fixed:
+                continue
+            size += _ENTRY_BYTES + sum(len(text.encode()) for text in meant[1:] if text)
+            if size > MOST_BYTES:
+                raise _invalid(path, f"it has more than {MOST_BYTES} bytes")
+            fixed[meant] = None
     return tuple(fixed)
+
+
+def _meant(path: str, entry: Acl, identities: Sequence[Identity]) -> Sequence[Acl]:
+    scheme, name = entry.scheme, entry.id
+    if scheme == "auth":
+        proved = [Acl(entry.permissions, *identity) for identity in identities if identity[0] == "digest"]
+        if not proved:
+            raise _invalid(path, "auth stands for nobody")
+        return proved
+    if scheme is None or name is None or not _is_valid(scheme, name):
+        raise _invalid(path, f"{scheme}:{name} is nobody")
+    return (entry,)
 
 
 def _invalid(path: str, why: str) -> ZooKeeperError:
@@ -78,8 +94,18 @@ def _matches(entry: Acl, identity: Identity) -> bool:
     if entry.scheme != scheme or entry.id is None:
         return False
     if scheme == "ip":
-        return ip_address(name) in ip_network(entry.id, strict=False)
+        return _address(name) in _network(entry.id)
     return entry.id == name
+
+
+@lru_cache(maxsize=1 << 10)
+def _address(name: str) -> IPv4Address | IPv6Address:
+    return ip_address(name)
+
+
+@lru_cache(maxsize=1 << 10)
+def _network(name: str) -> IPv4Network | IPv6Network:
+    return ip_network(name, strict=False)
 
 
 def without_secrets(acl: Sequence[Acl]) -> list[Acl]:

@@ -27,6 +27,7 @@ WRITING = frozenset({*WRITES, Op.MULTI, Op.CLOSE_SESSION}) - {Op.CHECK}
 _READING = frozenset({*READS, Op.PING, Op.AUTH})
 _SETTING_WATCHES = frozenset({Op.SET_WATCHES, Op.SET_WATCHES2})
 MOST_IDENTITIES = 100
+MOST_IDENTITY_BYTES = 16 << 10
 _MULTIS = {Op.MULTI: records.IN_MULTI, Op.MULTI_READ: records.IN_MULTI_READ}
 
 
@@ -106,6 +107,10 @@ def _prove(connection: ZooKeeperConnection, frame: bytes) -> None:
         raise ZooKeeperError(Code.AUTH_FAILED, f"nobody can be proved to be {request.scheme!r}")
     identity = digest_identity(request.auth or b"")
     if identity not in connection.identities:
-        if len(connection.identities) >= MOST_IDENTITIES:
-            raise TooManyIdentitiesError(Code.AUTH_FAILED, f"a connection has at most {MOST_IDENTITIES} identities")
+        size = sum(len(name) for _, name in (*connection.identities, identity))
+        if len(connection.identities) >= MOST_IDENTITIES or size > MOST_IDENTITY_BYTES:
+            raise TooManyIdentitiesError(
+                Code.AUTH_FAILED,
+                f"a connection has at most {MOST_IDENTITIES} identities of {MOST_IDENTITY_BYTES} characters in all",
+            )
         connection.identities.append(identity)

@@ -21,9 +21,11 @@ from bookstand.server.zookeeper.protocol.protocol import (
     XID_SET_WATCHES,
     Code,
     Op,
+    Permission,
     WatcherType,
     WatchMode,
 )
+from bookstand.server.zookeeper.protocol.records import Acl
 from bookstand.testing import VirtualClock
 from tests.server.zookeeper.kit import PATIENCE, Client, ClosedError, Serving, eventually, multi_body
 from tests.server.zookeeper.test_robustness import connections, resident_bytes
@@ -226,6 +228,29 @@ def test_the_names_of_a_multi_read_are_bounded(
     assert client.exists("/p").children == 300
 
 
+def test_what_a_multi_read_reads_for_errors_is_bounded(serving: Serving, connect: Callable[..., Client]) -> None:
+    """A large value that the client may not read."""
+    client, count = connect(), 100
+    client.create("/large", bytes(1_000_000), acl=[Acl(int(Permission.ADMIN), "world", "anyone")])
+    wanted = [(Op.GET_DATA, records.PathAndWatch("/large", False))] * count
+    assert client.call(Op.MULTI_READ, wanted) == Code.CONNECTION_LOSS
+    assert client.call(Op.MULTI_READ, wanted[:10]) == [Code.NO_AUTH] * 10
+    assert limits_exceeded(serving)["answer"] == 1
+    small = [(Op.GET_DATA, records.PathAndWatch("/none", False))] * 10_000
+    assert client.call(Op.MULTI_READ, small) == [Code.NO_NODE] * 10_000
+
+
+def test_what_a_multi_reads_is_bounded(connect: Callable[..., Client]) -> None:
+    """No client is served while it is committed."""
+    client = connect()
+    client.create("/large", bytes(1_000_000))
+    checks = [(Op.CHECK, records.Check("/large", 0))] * 100
+    assert client.multi(*checks, (Op.SET_DATA, records.SetData("/large", b"", -1))) == Code.CONNECTION_LOSS
+    assert client.exists("/large").version == 0
+    assert len(client.multi(*checks[:20], (Op.SET_DATA, records.SetData("/large", b"", -1)))) == 21
+    assert len(client.multi(*[(Op.CHECK, records.Check("/large", 1))] * 10_000)) == 10_000
+
+
 def test_a_client_that_never_reads_is_counted(
     serving: Serving, connect: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +360,32 @@ def test_identities_of_a_connection_are_bounded(serving: Serving, connect: Calla
     with pytest.raises((ClosedError, ConnectionError)):
         client.frame()
     assert limits_exceeded(serving)["identities"] == 1
+
+
+def test_identities_of_a_connection_take_bounded_memory(serving: Serving, connect: Callable[..., Client]) -> None:
+    client = connect()
+
+    def prove(size: int) -> Any:
+        return client.call(Op.AUTH, records.Auth(0, "digest", b"u" * size + b":password"), xid=XID_AUTH)
+
+    assert [prove(7_000), prove(8_000)] == [None, None]
+    assert prove(7_500) == Code.AUTH_FAILED
+    assert limits_exceeded(serving)["identities"] == 1
+
+
+def test_access_control_lists_are_bounded(connect: Callable[..., Client], store: Any) -> None:
+    """``auth`` stands for each identity of the client."""
+    client = connect()
+    for number in range(20):
+        client.call(Op.AUTH, records.Auth(0, "digest", b"%d" % number + b"u" * 700 + b":pw"), xid=XID_AUTH)
+    assert client.create("/a", acl=[Acl(31, "auth", "")]) == "/a"
+    assert len(client.call(Op.GET_ACL, "/a")[0]) == 20
+    expanding = [Acl(number, "auth", "") for number in range(1, 31)]
+    assert client.create("/b", acl=expanding) == Code.INVALID_ACL
+    assert client.call(Op.SET_ACL, records.SetAcl("/a", expanding, -1)) == Code.INVALID_ACL
+    assert client.create("/c", acl=[Acl(31, "auth", "")] * 30) == "/c"
+    assert client.create("/d", acl=[Acl(31, "ip", f"10.0.0.{number % 256}") for number in range(20_000)]) == "/d"
+    assert client.create("/e", acl=[Acl(number, "ip", "10.0.0.1") for number in range(1, 2_000)]) == Code.INVALID_ACL
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
