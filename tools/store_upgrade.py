@@ -85,7 +85,7 @@ def upgrade(store: Store, found: UpgradeReport, progress: Progress | None = None
         topic, name = cursor["topic"], cursor["cursor"]
         try:
             # Another process may have opened the store since :func:`look`.
-            check_not_held(store.storage, topic, name)
+            check_not_held(store.storage, topic, name, store.expansion_limits)
             migrate_cursor(store.managed_ledger(topic, create=False), name, PAGES)
             report.cursors.append(cursor)
         except BookstandError as error:
@@ -114,7 +114,7 @@ def _look_at_cursors(store: Store, topic: str, report: UpgradeReport) -> None:
         return
     for name in names:
         try:
-            check_not_held(store.storage, topic, name)
+            check_not_held(store.storage, topic, name, store.expansion_limits)
             found = migrate_cursor(ledgers, name, PAGES, dry_run=True)
         except BookstandError as error:
             report.left.append({"topic": topic, "cursor": name, **skip_reason(error)})

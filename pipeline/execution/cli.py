@@ -232,6 +232,7 @@ def _add_rebuild(one: argparse.ArgumentParser) -> None:
     one.add_argument("--leave-rest", action="store_true", help="seal no bucket that has less than --least")
     one.add_argument("--together", action="store_true", help="the stores hold parts of the same topics")
     one.add_argument("--table", metavar="FILE", action="append", default=[], help="Parquet with the messages")
+    _add_limits(one)
 
 
 def _make_rebuild(options: argparse.Namespace) -> Job:
@@ -247,6 +248,7 @@ def _make_rebuild(options: argparse.Namespace) -> Job:
         options.together,
         tuple(options.table),
         options.work,
+        limits=_limits(options),
     )
 
 
@@ -257,6 +259,7 @@ def _add_recut(one: argparse.ArgumentParser) -> None:
     _stores(one)
     _taking_over(one)
     _cutting(one, "merge adjacent buckets, and cut them where they have so many; by default buckets stay")
+    _add_limits(one)
 
 
 def _make_recut(options: argparse.Namespace) -> Job:
@@ -271,6 +274,7 @@ def _make_recut(options: argparse.Namespace) -> Job:
         tuple(options.cursor),
         options.work,
         options.take_over,
+        limits=_limits(options),
     )
 
 

@@ -18,6 +18,7 @@ from bookstand.pipeline.execution.exactly_once import applied, apply
 from bookstand.pipeline.execution.unit import Result, Unit
 from bookstand.pipeline.jobs.bucket_staging import is_unchanged
 from bookstand.pipeline.tables.sources import local_path
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.storage import open_storage
 from bookstand.store import Store
 from bookstand.store import open as open_store
@@ -38,7 +39,7 @@ def work(given: str | None) -> Path:
     return Path(tempfile.gettempdir() if given is None else local_path(given, "work folder"))
 
 
-def done(job: str, units: Sequence[Unit]) -> Mapping[str, Result]:
+def done(job: str, units: Sequence[Unit], limits: ExpansionLimits = DEFAULT) -> Mapping[str, Result]:
     """Results of units that were applied and whose buckets have not changed since."""
     found: dict[str, Result] = {}
     for path, some in _by_store((unit, None) for unit in units).items():
@@ -48,7 +49,7 @@ def done(job: str, units: Sequence[Unit]) -> Mapping[str, Result]:
             found |= {
                 unit.name: told[unit.name]
                 for unit, _ in some
-                if unit.name in told and is_unchanged(storage, unit, told[unit.name])
+                if unit.name in told and is_unchanged(storage, unit, told[unit.name], limits)
             }
         finally:
             storage.close()
@@ -56,7 +57,10 @@ def done(job: str, units: Sequence[Unit]) -> Mapping[str, Result]:
 
 
 def commit(
-    job: str, done: Sequence[tuple[Unit, Result]], change_of: Callable[[Store, Unit, Result], Change]
+    job: str,
+    done: Sequence[tuple[Unit, Result]],
+    change_of: Callable[[Store, Unit, Result], Change],
+    limits: ExpansionLimits = DEFAULT,
 ) -> list[Result]:
     results: list[Result] = []
     for path, some in _by_store(done).items():
@@ -65,7 +69,7 @@ def commit(
             for unit, result in some:
                 try:
                     if store is None:
-                        store = stack.enter_context(open_store(path, create=False))
+                        store = stack.enter_context(open_store(path, create=False, expansion_limits=limits))
                     change = change_of(store, unit, result)
                     results.append(apply(store, job, unit, result, change))
                     change.finish()

@@ -22,6 +22,7 @@ from bookstand.managed_ledger.topic_name import cursor_node_of
 from bookstand.pipeline.execution.blob import packed, unpack
 from bookstand.pipeline.execution.unit import Result, Unit, fingerprint
 from bookstand.pipeline.jobs.topics import is_wanted
+from bookstand.proto.expansion import ExpansionLimits
 from bookstand.storage.format.digest import digest_for
 from bookstand.storage.format.entry_codec import HEADER_BYTES
 from bookstand.storage.storage import Storage
@@ -68,11 +69,11 @@ def cursor_fingerprint(cursor: DiskCursor) -> str:
     return fingerprint([list(cursor.state.mark_delete), acked.hexdigest(), properties])
 
 
-def is_unchanged(storage: Storage, unit: Unit, told: Result) -> bool:
+def is_unchanged(storage: Storage, unit: Unit, told: Result, limits: ExpansionLimits) -> bool:
     """Return True if the cursors still have the buckets that the unit created."""
     created: dict[str, dict[str, str]] = told.facts.get("buckets", {})
     for cursor, buckets in created.items():
-        info = _record(storage, cursor_node_of(unit.of["topic"], cursor))
+        info = _record(storage, cursor_node_of(unit.of["topic"], cursor), limits)
         found = read_properties(info.cursor_properties).buckets
         if {str(key): str(ledger_id) for key, ledger_id in found.items()} != buckets:
             return False
@@ -86,11 +87,11 @@ def change_of(store: Store, unit: Unit, result: Result) -> BucketChange:
     return BucketChange(store, unit.of["topic"], versions, buckets)
 
 
-def _record(storage: Storage, path: str) -> CursorInfo:
+def _record(storage: Storage, path: str, limits: ExpansionLimits) -> CursorInfo:
     stored = storage.node(path)
     if stored is None:
         raise NoSuchNodeError(f"there is no node {path!r}")
-    return decode_cursor_info(stored[0], f"node {path}")
+    return decode_cursor_info(stored[0], f"node {path}", limits)
 
 
 class BucketChange:
@@ -99,6 +100,7 @@ class BucketChange:
     def __init__(self, store: Store, topic: str, versions: dict[str, int], buckets: Iterable[StagedBucket]) -> None:
         self._snapshots = BucketSnapshotStorage(store._client)
         self._storage = store.storage
+        self._limits = store.expansion_limits
         self._topic = topic
         self._versions = versions
         self._buckets = buckets
@@ -118,7 +120,7 @@ class BucketChange:
 
     def _replace(self, transaction: Transaction, cursor: str, version: int, created: dict[str, str]) -> None:
         path = cursor_node_of(self._topic, cursor)
-        info = _record(self._storage, path)
+        info = _record(self._storage, path, self._limits)
         properties = dict(info.cursor_properties)
         found = read_properties(info.cursor_properties)
         if not (created or found.buckets or found.malformed):

@@ -50,7 +50,7 @@ class MigrateCursors:
         units: list[Unit] = []
         problems: list[str] = []
         found: set[str] = set()
-        for store, topic in each_topic(self.stores, self.topics, problems):
+        for store, topic in each_topic(self.stores, self.topics, problems, self.limits):
             found.add(topic.name)
             names = [name for name in topic.cursors() if is_wanted(name, self.cursors)]
             if names:
@@ -74,7 +74,9 @@ class MigrateCursors:
     def _migrate(self, store: Store, unit: Unit, names: Sequence[str], outcome: _Outcome, *, dry_run: bool) -> None:
         name = unit.of["topic"]
         # Opening a topic fences the process that has it open: open it only if there is a cursor to migrate.
-        free = names if self.take_over else outcome.each(names, lambda one: check_not_held(store.storage, name, one))
+        free = names
+        if not self.take_over:
+            free = outcome.each(names, lambda one: check_not_held(store.storage, name, one, self.limits))
         topics: list[ManagedLedger] = []
 
         def migrate(cursor: str) -> None:

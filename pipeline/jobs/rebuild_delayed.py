@@ -31,6 +31,7 @@ from bookstand.pipeline.jobs.single_topic import opened_topic
 from bookstand.pipeline.jobs.topics import each_topic, missing
 from bookstand.pipeline.tables import delayed_rows
 from bookstand.pipeline.tables.sources import STORE, DataSource, local_path, open_source
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 
 _MANAGED_LEDGER = "pulsar/managed-ledger"
 
@@ -55,6 +56,8 @@ class RebuildDelayed:
     workplace: str | None = None
     looking: bool = False
     """True in a dry run."""
+    limits: ExpansionLimits = DEFAULT
+    """Bounds on the expansion of entries and records."""
 
     name = "rebuild-delayed"
 
@@ -75,7 +78,7 @@ class RebuildDelayed:
         tables = _tables(self.table, problems)
         where = self._where(problems) if self.together else {}
         found: set[str] = set()
-        for store, topic in each_topic(self.stores, self.topics, problems):
+        for store, topic in each_topic(self.stores, self.topics, problems, self.limits):
             names = cursor_names(topic, self.cursors)
             if not names or (self.table and topic.name not in tables):
                 continue
@@ -102,7 +105,7 @@ class RebuildDelayed:
         found: dict[tuple[str, int], str] = {}
         for store in self.stores:
             try:
-                with open_source(DataSource(STORE, (store,))) as disks:
+                with open_source(DataSource(STORE, (store,), limits=self.limits)) as disks:
                     for ledger_id in disks.ledger_ids:
                         metadata = disks.ledger(ledger_id).metadata
                         label = None if metadata is None else metadata.custom_metadata.get(_MANAGED_LEDGER)
@@ -113,7 +116,7 @@ class RebuildDelayed:
         return found
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        return store_commit.done(self.name, units)
+        return store_commit.done(self.name, units, self.limits)
 
     # -- do ----------------------------------------------------------------------------------------------------------
 
@@ -122,7 +125,7 @@ class RebuildDelayed:
 
     def do(self, unit: Unit, folder: Path) -> Result:
         of = unit.of
-        with opened_topic(of["store"], of["topic"]) as (topic, dump):
+        with opened_topic(of["store"], of["topic"], self.limits) as (topic, dump):
             if "table" in of:
                 rows: Iterable[Indexes] = delayed_rows.of_table(of["table"], topic.name, of["row_groups"])
             else:
@@ -139,17 +142,17 @@ class RebuildDelayed:
             units = of["topics"]
             topics = delayed_rows.by_topic(table)
             return [Packed(units[name], delayed_rows.packed_rows(rows)) for name, rows in topics if name in units]
-        with opened_topic(of["home"], of["topic"]) as (topic, _):
+        with opened_topic(of["home"], of["topic"], self.limits) as (topic, _):
             record = topic.info
         (unit,) = part.units
-        with open_source(DataSource(STORE, (of["store"],))) as disks:
+        with open_source(DataSource(STORE, (of["store"],), limits=self.limits)) as disks:
             topic = DiskTopic(disks, of["topic"], record)
             parts = delayed_rows.of_topic(topic, of["ledgers"])
             found = [Packed(unit, delayed_rows.packed_rows(rows)) for rows in parts]
             return found + [Packed(unit, b"", problem=f"{of['store']}: {one}") for one in disks.damage]
 
     def join(self, unit: Unit, pieces: Sequence[bytes], folder: Path) -> Result:
-        with opened_topic(unit.of["store"], unit.of["topic"]) as (topic, dump):
+        with opened_topic(unit.of["store"], unit.of["topic"], self.limits) as (topic, dump):
             return self._seal_all(unit, topic, dump, [delayed_rows.unpacked_rows(pieces)], folder)
 
     def _seal_all(
@@ -183,7 +186,7 @@ class RebuildDelayed:
     # -- commit ------------------------------------------------------------------------------------------------------
 
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
-        return store_commit.commit(self.name, done, change_of)
+        return store_commit.commit(self.name, done, change_of, self.limits)
 
 
 def _check_local(topic: DiskTopic) -> None:

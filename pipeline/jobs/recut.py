@@ -31,6 +31,7 @@ from bookstand.pipeline.jobs.busy_cursors import check_not_held, skip_reason
 from bookstand.pipeline.jobs.single_topic import opened_topic
 from bookstand.pipeline.jobs.topics import each_topic, missing
 from bookstand.pipeline.tables.delayed_rows import in_order
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 
 if TYPE_CHECKING:
     from bookstand.disk.store_source import StoreSource
@@ -51,6 +52,8 @@ class Recut:
     """True to recut also cursors that other processes may have open."""
     looking: bool = False
     """True in a dry run."""
+    limits: ExpansionLimits = DEFAULT
+    """Bounds on the expansion of entries and records."""
 
     name = "recut"
 
@@ -64,7 +67,7 @@ class Recut:
         units: list[Unit] = []
         problems: list[str] = []
         found: set[str] = set()
-        for store, topic in each_topic(self.stores, self.topics, problems):
+        for store, topic in each_topic(self.stores, self.topics, problems, self.limits):
             found.add(topic.name)
             cursors = [cursor_of(topic, name) for name in cursor_names(topic, self.cursors)]
             some = {one.name: cursor_fingerprint(one) for one in cursors if DelayedIndex(one, 0).buckets}
@@ -75,7 +78,7 @@ class Recut:
         return JobPlan(units, problems=tuple(problems))
 
     def done(self, units: Sequence[Unit]) -> Mapping[str, Result]:
-        return store_commit.done(self.name, units)
+        return store_commit.done(self.name, units, self.limits)
 
     def preview(self) -> Recut:
         return replace(self, looking=True)
@@ -84,12 +87,12 @@ class Recut:
         versions: dict[str, int] = {}
         cursors: dict[str, dict[str, int]] = {}
         left: dict[str, dict[str, Any]] = {}
-        with opened_topic(unit.of["store"], unit.of["topic"]) as (topic, dump):
+        with opened_topic(unit.of["store"], unit.of["topic"], self.limits) as (topic, dump):
             storage = cast("StoreSource", topic.disks).storage
             for name in unit.of["cursors"]:
                 try:
                     if not self.take_over:
-                        check_not_held(storage, topic.name, name)
+                        check_not_held(storage, topic.name, name, self.limits)
                 except StoreInUseError as error:
                     left[name] = skip_reason(error)
                     continue
@@ -142,7 +145,7 @@ class Recut:
     def commit(self, done: Sequence[tuple[Unit, Result]]) -> list[Result]:
         same = [result for _, result in done if not result.facts["versions"]]
         others = [(unit, result) for unit, result in done if result.facts["versions"]]
-        return [*same, *store_commit.commit(self.name, others, change_of)]
+        return [*same, *store_commit.commit(self.name, others, change_of, self.limits)]
 
 
 class _Sum:

@@ -13,6 +13,7 @@ from bookstand.disk.topics.topics import DiskTopic
 from bookstand.disk.topics.topics import topic as topic_of
 from bookstand.errors import StoreDamagedError
 from bookstand.managed_ledger.topic_name import node_of
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.storage import Storage, open_storage
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class _OneTopic(StoreSource):
     """A store with all of its ledgers, and with the metadata nodes of one topic and its cursors."""
 
-    def __init__(self, storage: Storage, topic: str) -> None:
-        super().__init__(storage, ())
+    def __init__(self, storage: Storage, topic: str, limits: ExpansionLimits) -> None:
+        super().__init__(storage, (), limits)
         self._of_topic = storage
         self._name = topic
 
@@ -41,17 +42,15 @@ class _OneTopic(StoreSource):
                 continue
             if found is not None:
                 nodes[path] = DumpNode(path, *found)
-        return MetadataDump(
-            nodes, lambda damage: self.report(damage.what, damage.ledger_id, damage.entry_id), damaged=damaged
-        )
+        return MetadataDump(nodes, self._tell, damaged=damaged, limits=self.limits)
 
 
 @contextmanager
-def opened_topic(store: str, name: str) -> Iterator[tuple[DiskTopic, MetadataDump]]:
+def opened_topic(store: str, name: str, limits: ExpansionLimits = DEFAULT) -> Iterator[tuple[DiskTopic, MetadataDump]]:
     """Open a topic read-only, without fencing or recovery. Damage is collected in ``topic.disks.damage``."""
     storage = open_storage(store, create=False, read_only=True)
     try:
-        source = _OneTopic(storage, name)
+        source = _OneTopic(storage, name, limits)
         yield topic_of(cast("Disks", source), name), source.dump
     finally:
         storage.close()

@@ -9,15 +9,18 @@ from bookstand.disk.topics.topics import DiskTopic, topics
 from bookstand.errors import BookstandError
 from bookstand.managed_ledger.topic_name import fits
 from bookstand.pipeline.tables.sources import STORE, DataSource, open_source
+from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 
 
-def each_topic(stores: Sequence[str], wanted: Collection[str], problems: list[str]) -> Iterator[tuple[str, DiskTopic]]:
+def each_topic(
+    stores: Sequence[str], wanted: Collection[str], problems: list[str], limits: ExpansionLimits = DEFAULT
+) -> Iterator[tuple[str, DiskTopic]]:
     """Yield each topic with its store, which is open while its topics are iterated. Damage is added to ``problems`` and
     affects no other topic or store. ``wanted`` selects topics by name, suffix of the name, or pattern."""
     for store in stores:
         try:
             # The job will write to the store. With a damaged free list, that would overwrite pages in use.
-            with open_source(DataSource(STORE, (store,)), check="structure") as disks:
+            with open_source(DataSource(STORE, (store,), limits=limits), check="structure") as disks:
                 for topic in topics(disks):
                     if not wanted or any(fits(topic.name, one) for one in wanted):
                         yield store, topic

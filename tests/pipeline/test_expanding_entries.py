@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bookstand.managed_ledger import records
+from bookstand.managed_ledger.topic_name import cursor_node_of
 
 import bookstand
 from bookstand import ExpansionLimits
 from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
+from bookstand.delivery.tracker.bucket.key import read_properties
 from bookstand.errors import IncorrectParameterError
-from bookstand.pipeline.execution.cli import main
+from bookstand.pipeline.execution.cli import main, parser
+from bookstand.pipeline.execution.local_runner import LocalRunner
+from bookstand.pipeline.execution.protocol import execute
+from bookstand.pipeline.execution.summary import Summary
 from bookstand.pipeline.tables.query import checked_options, places_of, query
 from bookstand.pipeline.tables.record_batches import DamagedDataError
 from bookstand.pipeline.tables.sources import STORE, DataSource
 from bookstand.pipeline.tables.tables import read
 from bookstand.proto.expansion import DEFAULT
 from tests.delivery.test_expanding_entries import expanding
+from tests.pipeline import kit
 
 TOPIC = "persistent://public/default/t"
 COUNT = 70_000
@@ -98,6 +105,31 @@ def test_a_place_keeps_its_limits_on_the_way_to_a_task(store: Path) -> None:
     assert DataSource.of(json.loads(json.dumps(list(place)))) == place
     assert pickle.loads(pickle.dumps(place)) == place
     assert DataSource(STORE, (str(store),)).limits == DEFAULT
+
+
+@pytest.mark.parametrize("name", ["rebuild-delayed", "recut"])
+def test_jobs_that_change_buckets_have_limits(tmp_path: Path, name: str) -> None:
+    """A record beyond them is not read, neither when the job begins nor when it ends."""
+    path, topic = kit.fill(tmp_path / "store", topics=1), kit.TOPIC.format(0)
+    node = cursor_node_of(topic, "sub")
+
+    def run(command: str, *more: str) -> Summary:
+        options = parser().parse_args([command, str(path), *more])
+        return execute(options.make(options), LocalRunner(processes=0), again=True)
+
+    assert run("rebuild-delayed", "--least", "50").ok
+    with bookstand.open(path) as store:
+        stored, version = store.nodes.get(node)
+        info = records.decode_cursor_info(stored)
+        packed = records.encode_cursor_info(info._replace(properties=(("p", 1),) * 140_000), "ZSTD", 0)
+        assert len(packed) < 10_000
+        store.nodes.put(node, packed, version)
+    assert "max_expansion_ratio (1000) to at least" in run(name, "--least", "20").to_json()
+    assert run(name, "--least", "20", "--max-expansion-ratio", "1000000").ok
+    with bookstand.open(path) as store:
+        found = records.decode_cursor_info(store.nodes.get(node)[0], limits=ExpansionLimits(1 << 40, 1 << 40))
+    counts = [len(read_properties(one.cursor_properties).buckets) for one in (info, found)]
+    assert counts[0] < counts[1]
 
 
 def test_spark_reads_what_is_around_it(spark: Any, store: Path) -> None:

@@ -18,6 +18,7 @@ from bookstand.tools.cli import output
 from bookstand.tools.cli.options import DryRun, Json, StorePlace, Topics, store_at
 from bookstand.tools.cli.output import Column, Row
 from bookstand.tools.migration import Cursors, TakeOver, became, run_job, show
+from bookstand.tools.view.targets import LIMITS
 
 EXAMPLES = (
     "bookstand migrate snapshots my-store --least 1000 --dry-run",
@@ -68,7 +69,7 @@ def run(
         _USUAL.least if least is None else least, step_millis(step_seconds), most_in_segment, precision_bits
     )
     path = store_at(store)
-    job = Recut((path,), cut, least is not None, topics, cursors, take_over=take_over)
+    job = Recut((path,), cut, least is not None, topics, cursors, take_over=take_over, limits=LIMITS.get())
     found = run_job(path, job, topics, cursors, dry_run)
     show("migrate snapshots", path, found, dry_run, json, _COLUMNS, _row)
 

@@ -22,6 +22,7 @@ from bookstand.tools.cli.options import DryRun, Json, StorePlace, progress_bar, 
 from bookstand.tools.migration import code_of_left, left_line
 from bookstand.tools.store_upgrade import UpgradeReport, look, upgrade
 from bookstand.tools.view.store import StoreView
+from bookstand.tools.view.targets import LIMITS
 
 EXAMPLES = (
     "bookstand upgrade my-store --dry-run",
@@ -34,7 +35,7 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
     if not dry_run and process_markers.OpenProcesses(folder).writers:
         raise StoreInUseError(f"store {folder} is being written to by another process")
-    with StoreView(Path(folder)) as view, progress_bar("looking") as progress:
+    with StoreView(Path(folder), limits=LIMITS.get()) as view, progress_bar("looking") as progress:
         report = look(view.store, view.topics(), progress)
     if not dry_run:
         try:
@@ -56,7 +57,10 @@ def _upgraded(folder: str, found: UpgradeReport) -> UpgradeReport:
         # Opening the store for writing would change it.
         found.dry_run = False
         return found
-    with bookstand.open(folder, create=False) as store, progress_bar("upgrading") as progress:
+    with (
+        bookstand.open(folder, create=False, expansion_limits=LIMITS.get()) as store,
+        progress_bar("upgrading") as progress,
+    ):
         return upgrade(store, found, progress)
 
 
