@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
 from bookstand.storage.lmdb.environment import DATA_FILE
+from bookstand.storage.process.data_files import check_local
 
 STORE, BOOKIE, BOOKIE_FILE = "store", "bookie", "bookie file"
 
@@ -27,6 +28,7 @@ def classify(path: str) -> Target:
         raise IncorrectParameterError(f"{path!r} is no path")
     here = Path(path)
     if not os.path.lexists(here):
+        check_local(path, "path")
         raise StoreNotFoundError(f"there is nothing at {path}")
     if here.name == DATA_FILE and not here.is_dir():
         return Target(STORE, here.parent)

@@ -31,7 +31,7 @@ from bookstand.disk.importer.run import IMPORT_NODE
 from bookstand.disk.metadata.dump import write_dump
 from bookstand.errors import IllegalOperationError, IncorrectParameterError
 from bookstand.storage.format.ledger_metadata import LedgerMetadata
-from bookstand.storage.process.data_files import os_errors
+from bookstand.storage.process.data_files import check_local, os_errors
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -93,6 +93,7 @@ def export_topics(
     ``old_form``: convert cursors to the form that Pulsar reads (:mod:`bookstand.disk.exporter.cursors`) instead of
     copying them. ``dry_run``: write nothing, and return the report that the export would have.
     """
+    check_local(os.fspath(folder), "the folder for the disk")
     _check_names("topics", topics, str)
     _check_names("ledgers", ledgers, int)
     if not isinstance(bookie, str) or "/" in bookie or bookie in ("", ".", "..", METADATA, UNFINISHED):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import platform
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -16,6 +15,7 @@ from bookstand.disk.path_kind import BOOKIE, STORE, Target, classify
 from bookstand.errors import IncorrectParameterError, NotAStoreError, StoreNotFoundError
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.lmdb.environment import DATA_FILE
+from bookstand.storage.process.data_files import check_local
 
 if TYPE_CHECKING:
     from bookstand.disk.damage import Damage
@@ -168,10 +168,6 @@ def _readable(path: str) -> str:
     return local if path.startswith("file:/") else path
 
 
-# A scheme has at least two letters.
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-
-
 def local_path(path: str | os.PathLike[str], what: str) -> str:
     """Convert a path or ``file:`` URI to an absolute local path. Other URIs are rejected; they would be treated as
     relative paths. ``what`` names the path in error messages."""
@@ -185,11 +181,8 @@ def local_path(path: str | os.PathLike[str], what: str) -> str:
         if machine not in ("", "localhost"):
             raise IncorrectParameterError(f"{what} must be a path on this machine, not {text!r} on {machine}")
         text = unquote(path)
-    elif _ADDRESS.match(text):
-        raise IncorrectParameterError(
-            f"{what} must be a local path, or that of a mounted file system, not the address {text!r} "
-            f"(./{text} is a local folder of that name)"
-        )
+    else:
+        check_local(text, what)
     if not text or "\0" in text:
         raise IncorrectParameterError(f"{what} must be a path, not {text!r}")
     return _absolute(text)

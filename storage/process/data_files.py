@@ -43,6 +43,10 @@ _CREATING = "creating-"
 _SLOWEST_PROBE = 1 << 20
 
 
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_IN_SCHEMES = _LETTERS | frozenset("0123456789+.-")
+
+
 def folder_name(path: str | os.PathLike[str]) -> str:
     try:
         name = os.fsdecode(os.fspath(path))
@@ -50,7 +54,20 @@ def folder_name(path: str | os.PathLike[str]) -> str:
         raise IncorrectParameterError(f"a store's path must be a string or path, not {path!r}") from None
     if not name or "\0" in name:
         raise IncorrectParameterError(f"{name!r} is not a valid path for a store")
+    check_local(name, "a store's path")
     return name
+
+
+def check_local(path: str, what: str) -> None:
+    """Reject an address such as ``s3a://bucket/store``, which would be a relative path otherwise. ``what`` names the
+    path in the message."""
+    scheme, separator, _ = path.partition(":/")
+    # A scheme has at least two letters.
+    if separator and len(scheme) > 1 and scheme[0] in _LETTERS and _IN_SCHEMES.issuperset(scheme):
+        raise IncorrectParameterError(
+            f"{what} must be a local path, or that of a mounted file system, not the address {path!r} "
+            f"(./{path} is a local path of that name)"
+        )
 
 
 def prepare_folder(path: str, create: bool, read_only: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import bookstand
+from bookstand.errors import IncorrectParameterError
 from bookstand.storage.lmdb.environment import data_file
 from bookstand.storage.lmdb.pages import newest_commit
 from bookstand.tools import store_upgrade
@@ -29,6 +30,50 @@ from tests.tools.kit import run
 def payloads(path: Path | str, ledger_id: int) -> list[bytes]:
     with bookstand.open(path, create=False, read_only=True) as store:
         return [entry.data for entry in store.open_ledger(ledger_id, recovery=False)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "backup {store} {address}",
+        "backup {address} copy",
+        "report {store} --output {address}",
+        "report {address}",
+        "repair {store} {address}",
+        "export-bookie {store} {address}",
+        "import-bookie {bookie} {address}",
+        "import-bookie {bookie} new --metadata {address}",
+        "serve {address} --zookeeper 0 --bookies 1",
+        "verify {address}",
+    ],
+)
+@pytest.mark.parametrize("address", ["s3a://bucket/store", "hdfs:/store"])
+def test_addresses_are_rejected_before_any_work(
+    bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, address: str
+) -> None:
+    """They would be relative paths otherwise."""
+    monkeypatch.chdir(tmp_path)
+    store = bench / "my-store"
+    before = data_file(store)
+    octets = Path(before).read_bytes()
+    result = run(*words.format(store=store, bookie=bench / "bookie", address=address).split())
+    assert result.code == WRONG_ARGUMENTS
+    assert "must be a local path" in result.err
+    assert list(tmp_path.iterdir()) == []
+    assert Path(before).read_bytes() == octets
+
+
+def test_a_store_has_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with bookstand.open("./s3a:/store") as store:
+        for do in (bookstand.open, store.backup):
+            with pytest.raises(
+                IncorrectParameterError, match=r"not the address 's3a://store' \(\./s3a://store is a local"
+            ):
+                do("s3a://store")
+        (tmp_path / "a:").mkdir()
+        store.backup("a:/b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a:", "s3a:"]
 
 
 # -- backup ------------------------------------------------------------------------------------------------------------

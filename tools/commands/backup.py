@@ -17,6 +17,7 @@ import bookstand
 from bookstand.storage.backup import copy_progress
 from bookstand.storage.lmdb.environment import data_file
 from bookstand.storage.lmdb.pages import newest_commit
+from bookstand.storage.process.data_files import check_local
 from bookstand.tools.cli import output
 from bookstand.tools.cli.options import Json, StorePlace, store_at, watched
 
@@ -31,6 +32,7 @@ def run(
     to: Annotated[str, typer.Argument(metavar="TO", help="The folder for the copy: a new one, or an empty one.")],
     json: Json = False,
 ) -> None:
+    check_local(to, "TO")
     folder = store_at(store)
     was_there = Path(to).exists()
     try:

@@ -17,6 +17,7 @@ import typer
 import bookstand
 from bookstand.disk.exporter.run import ExportReport, export_topics
 from bookstand.disk.format.entry_log_writer import LARGEST_LOG
+from bookstand.storage.process.data_files import check_local
 from bookstand.tools.cli import output
 from bookstand.tools.cli.damage_report import damage_facts, damage_line
 from bookstand.tools.cli.exit_codes import DAMAGE
@@ -63,6 +64,7 @@ def run(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
+    check_local(folder, "FOLDER")
     source = store_at(store)
     with (
         bookstand.open(

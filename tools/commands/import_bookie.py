@@ -23,6 +23,7 @@ from bookstand.disk.importer.report import ImportReport
 from bookstand.disk.importer.run import import_disks
 from bookstand.errors import NotAStoreError
 from bookstand.storage.lmdb.environment import data_file
+from bookstand.storage.process.data_files import check_local
 from bookstand.tools.cli import output
 from bookstand.tools.cli.damage_report import damage_facts, damage_line
 from bookstand.tools.cli.exit_codes import DAMAGE
@@ -51,6 +52,7 @@ def run(
     password: Password = None,
     json: Json = False,
 ) -> None:
+    check_local(store, "STORE")
     check_bookies(disks)
     check_dump(metadata)
     beside = find_dump(Path(disks[0])) if metadata is None else None

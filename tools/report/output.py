@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from bookstand.errors import IncorrectParameterError
+from bookstand.storage.process.data_files import check_local
 from bookstand.storage.process.process_markers import sync_folder
 from bookstand.tools.report.page import BEGINNING
 
@@ -19,6 +20,7 @@ def default_name(path: Path) -> Path:
 
 def check(file: Path) -> None:
     """Raise unless ``file`` is new or an earlier report."""
+    check_local(str(file), "the file for the report")
     if not file.parent.is_dir():
         raise IncorrectParameterError(f"there is no folder {file.parent} to write {file.name} to")
     if not os.path.lexists(file):

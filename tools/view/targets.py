@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from bookstand.disk.path_kind import BOOKIE, BOOKIE_FILE, STORE, Target, classify, find_dump
 from bookstand.errors import IncorrectParameterError, NoSuchNodeError, NotAStoreError, StoreNotFoundError
 from bookstand.proto.expansion import DEFAULT, ExpansionLimits
+from bookstand.storage.process.data_files import check_local
 from bookstand.tools.cli.damage_report import DamageError, summary
 
 TYPE_CHECKING = False
@@ -75,4 +76,5 @@ def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:
 
 def check_dump(metadata: str | None) -> None:
     if metadata is not None and not os.path.exists(metadata):
+        check_local(metadata, "the metadata dump")
         raise StoreNotFoundError(f"there is no metadata dump at {metadata}")
