@@ -37,6 +37,7 @@ Batch = tuple[int, int, int]
 
 _HEADER_MAGIC = b"\x47\x78"
 _U32 = struct.Struct(">I")
+_WORD_BYTES = 8
 COMPRESSED = Layout(
     "a compressed record",
     ("magic", "2s", f"`{_HEADER_MAGIC.hex()}`"),
@@ -126,6 +127,10 @@ _LEDGER_INFO = MessageSchema(
 )
 
 
+def _read_ledger_info(chunk: bytes, expansion: Expansion | None = None) -> LedgerInfo:
+    return LedgerInfo(**_LEDGER_INFO.read(chunk, expansion=expansion))
+
+
 def _write_ledger_info(info: LedgerInfo) -> bytes:
     # Like Pulsar, write a time but no counts for the ledger that is being written.
     stored = info if info.entries or info.size else info._replace(entries=None, size=None)  # type: ignore[arg-type]
@@ -134,11 +139,7 @@ def _write_ledger_info(info: LedgerInfo) -> bytes:
 
 _MANAGED_LEDGER_INFO = MessageSchema(
     {
-        1: Field(
-            "ledgers",
-            FieldType(BYTES, lambda chunk: LedgerInfo(**_LEDGER_INFO.read(chunk)), _write_ledger_info),
-            many=True,
-        ),
+        1: Field("ledgers", FieldType(BYTES, _read_ledger_info, _write_ledger_info, _read_ledger_info), many=True),
         2: Field("terminated", _POSITION),
         3: Field("properties", _PROPERTY, many=True),
     }
@@ -157,6 +158,12 @@ class _CursorFields(NamedTuple):
     unknown: bytes = b""
 
 
+def _read_batch(chunk: bytes, expansion: Expansion) -> Batch:
+    # A word of eight bytes takes a byte and more.
+    expansion.take(_WORD_BYTES * len(chunk), "a record with partially acknowledged batches")
+    return read_batch(chunk)
+
+
 _CURSOR_INFO = MessageSchema(
     {
         1: Field("cursor_ledger_id", INT64, required=True),
@@ -165,7 +172,7 @@ _CURSOR_INFO = MessageSchema(
         4: Field("ranges", FieldType(BYTES, read_range, write_range), many=True),
         5: Field("properties", LONG_PROPERTY, many=True),
         6: Field("last_active", INT64),
-        7: Field("batches", FieldType(BYTES, read_batch, lambda batch: write_batch(*batch)), many=True),
+        7: Field("batches", FieldType(BYTES, read_batch, lambda batch: write_batch(*batch), _read_batch), many=True),
         8: Field("cursor_properties", STRING_PROPERTY, many=True),
     }
 )

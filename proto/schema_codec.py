@@ -30,11 +30,13 @@ _UNBOUNDED = 1 << 62
 
 
 class FieldType(NamedTuple):
-    """Encoding of a value: ``decode`` takes a varint or a chunk, and ``encode`` returns one."""
+    """Encoding of a value: ``decode`` takes a varint or a chunk, and ``encode`` returns one. ``decode_within`` is
+    ``decode`` for values with elements, which it charges to an expansion."""
 
     wire: int
     decode: Callable[[Any], Any]
     encode: Callable[[Any], Any]
+    decode_within: Callable[[bytes, Expansion], Any] | None = None
 
 
 class Field(NamedTuple):
@@ -69,7 +71,7 @@ class MessageSchema:
         self, data: bytes, start: int = 0, end: int | None = None, expansion: Expansion | None = None
     ) -> dict[str, Any]:
         """Decode a message to values by name, with tuples for repeated fields. The key :data:`UNKNOWN` has the bytes of
-        unknown fields. Elements of repeated fields are charged to ``expansion``."""
+        unknown fields. Elements of repeated fields, also of nested messages, are charged to ``expansion``."""
         limit = _UNBOUNDED if expansion is None else expansion.room(RECORD_BYTES)
         count = 0
         values: dict[str, Any] = {name: [] for name in self._many}
@@ -82,7 +84,10 @@ class MessageSchema:
                     if count > limit:
                         # Count the remaining elements for the error message.
                         continue
-                value = field.kind.decode(chunk if field.kind.wire == BYTES else number)
+                if expansion is not None and field.kind.decode_within is not None:
+                    value = field.kind.decode_within(chunk, expansion)
+                else:
+                    value = field.kind.decode(chunk if field.kind.wire == BYTES else number)
                 if field.many:
                     values[field.name].append(value)
                 else:
@@ -92,7 +97,7 @@ class MessageSchema:
                 values[field.name].extend(map(field.kind.decode, varints(chunk)))
             else:
                 _copy(unknown, key, number, chunk)
-        if expansion is not None:
+        if expansion is not None and count:
             expansion.take(count * RECORD_BYTES, f"a record of {count} elements")
         for name in self.required:
             if name not in values:
@@ -173,7 +178,12 @@ STRICT_TEXT = FieldType(BYTES, _strict_text, str.encode)
 
 def nested(table: MessageSchema, build: Callable[..., Any]) -> FieldType:
     """Return the type of an embedded message, decoded to ``build(**values)``."""
-    return FieldType(BYTES, lambda chunk: build(**table.read(chunk)), table.write)
+    return FieldType(
+        BYTES,
+        lambda chunk: build(**table.read(chunk)),
+        table.write,
+        lambda chunk, expansion: build(**table.read(chunk, expansion=expansion)),
+    )
 
 
 class _Pair(NamedTuple):

@@ -11,9 +11,10 @@ from functools import lru_cache
 from itertools import chain, repeat
 from typing import NamedTuple
 
-from bookstand.errors import IncorrectParameterError, MalformedMessageError
+from bookstand.errors import ExpansionError, IncorrectParameterError, MalformedMessageError
 from bookstand.managed_ledger.message.length_prefixed import U32, part_bounds, serialize
 from bookstand.managed_ledger.message.metadata import SINGLE_MESSAGE_METADATA, SingleMessageMetadata
+from bookstand.proto.expansion import FREE_BYTES, RECORD_BYTES, ExpansionLimits
 from bookstand.proto.struct_layout import Layout
 from bookstand.proto.wire_format import VARINT, WireError, read_varint, tag_bytes, write_varint_field
 
@@ -37,6 +38,10 @@ _MAX_CACHED_HEADS = 1 << 16
 """Maximum bytes of encoded metadata of a batch that are cached for the next batch."""
 _MAX_CACHED_METADATA = 256
 """Maximum size of cached metadata."""
+# The metadata of a message of a batch may be as long as the unpacked payload. It is decoded for one message at a time,
+# and so bounded for each.
+_LIMITS = ExpansionLimits(FREE_BYTES)
+_MAX_PROPERTIES = FREE_BYTES // RECORD_BYTES
 
 
 Offsets = tuple[int, int, int]
@@ -93,6 +98,8 @@ def _member_offsets(data: bytes, at: int, index: int) -> Offsets:
         size = _cached_payload_size(stored) if stop - start <= _MAX_CACHED_METADATA else _payload_size(stored)
     except WireError as error:
         raise MalformedMessageError(f"{_name(index)} cannot be read: {error}") from None
+    except ExpansionError:
+        raise MalformedMessageError(f"{_name(index)} has more than {_MAX_PROPERTIES} properties") from None
     end = stop + size
     if not stop <= end <= limit:
         raise MalformedMessageError(f"{_name(index)} should have {size} bytes, there are {limit - stop}")
@@ -164,7 +171,7 @@ def _size_before(stored: bytes) -> int:
 
 
 def _payload_size(stored: bytes) -> int:
-    size: int = SINGLE_MESSAGE_METADATA.read(stored)["payload_size"]
+    size: int = SINGLE_MESSAGE_METADATA.read(stored, expansion=_LIMITS.of(0))["payload_size"]
     return size
 
 

@@ -247,6 +247,19 @@ def test_a_message_without_checksum_passes() -> None:
     assert message.payload() == b"x"
 
 
+def test_the_properties_of_a_message_of_a_batch_are_bounded() -> None:
+    """They are compressed with the payload, and not charged to the entry, for they are read by message."""
+    properties = {f"{number:x}": "" for number in range(150_000)}
+    for count in (100_000, 150_000):
+        some = dict(list(properties.items())[:count])
+        data = batch([single(b"a"), single(b"b", properties=some)], publish_time=1, compression="ZSTD")
+        if count == 100_000:
+            assert [len(one.metadata.properties) for one in Message(data).messages()] == [0, count]
+        else:
+            with pytest.raises(MalformedMessageError, match="message 1 of the batch has more than 131072 properties"):
+                list(Message(data).messages())
+
+
 # -- compression -----------------------------------------------------------------------------------------------------
 
 

@@ -192,6 +192,23 @@ def test_mutated_records_raise_only_our_errors(sample: dict[str, Any], draw: st.
                 pass
 
 
+@pytest.mark.parametrize("what", ["properties of a ledger", "words of a batch"])
+def test_elements_within_elements_are_charged(what: str) -> None:
+    """A few stored bytes, and a few elements of the record itself."""
+    limits = ExpansionLimits(max_expanded_bytes=1 << 20)
+    if what == "properties of a ledger":
+        info = ManagedLedgerInfo([LedgerInfo(1, properties=(("", ""),) * 4_097)])
+        stored, decode = records.encode_ledger_info(info, "ZSTD", 0), records.decode_ledger_info
+    else:
+        batches = ((1, 5, int.from_bytes(b"\1\0\0\0\0\0\0\0" * 50_000, "little")),) * 2
+        cursor = CursorInfo(5, batches=batches)
+        stored, decode = records.encode_cursor_info(cursor, "ZSTD", 0), records.decode_cursor_info
+    assert len(stored) < 1_000
+    with pytest.raises(MalformedRecordError, match="max_expanded_bytes"):
+        decode(stored, limits=limits)
+    assert decode(stored) is not None
+
+
 def test_wrong_arguments_and_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     info = ManagedLedgerInfo([LedgerInfo(number) for number in range(100)])
     with pytest.raises(IncorrectParameterError, match="codec must be one of"):
