@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from threading import BoundedSemaphore, Thread
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from bookstand.errors import BookstandError
 from bookstand.server.bind_errors import Address, bind_errors, joined
@@ -138,7 +138,7 @@ def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - as the library calls them
 
         def _route(self) -> Route:
-            methods = routes.get(urlsplit(self.path).path)
+            methods = routes.get(_split(self.path).path)
             if methods is None:
                 raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is {', '.join(routes)}")
             if self.command not in methods:
@@ -146,7 +146,7 @@ def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
             return methods[self.command]
 
         def _said(self) -> dict[str, Any]:
-            said: dict[str, Any] = dict(parse_qsl(urlsplit(self.path).query))
+            said: dict[str, Any] = dict(parse_qsl(_split(self.path).query))
             size = self.headers.get("Content-Length", "0")
             if not size.isdecimal() or int(size) > _MOST_BYTES:
                 raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {_MOST_BYTES} bytes")
@@ -156,7 +156,7 @@ def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
             if body:
                 try:
                     found = json.loads(body)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
                 if not isinstance(found, dict):
                     raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is a JSON object")
@@ -180,8 +180,15 @@ def _failure(kind: str, what: str) -> Answer:
     return as_json({"error": {"kind": kind, "message": what}})
 
 
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise _RefusedError(HTTPStatus.BAD_REQUEST, f"{address!r} is no address: {error}") from None
+
+
 def _check_host(host: str) -> None:
-    name = urlsplit(f"//{host}").hostname or ""
+    name = _split(f"//{host}").hostname or ""
     try:
         ip_address(name)
     except ValueError:

@@ -236,3 +236,16 @@ def test_connections_that_say_nothing_are_bounded_and_make_room_when_they_end(mo
         for each in silent:
             each.close()
         eventually(lambda: not is_closed())
+
+
+@pytest.mark.parametrize("body", [b"[" * 60_000, b'{"rule": ' + b"[" * 50_000, b"\xff", b"[1]"])
+def test_a_body_that_cannot_be_read_is_answered(ask: Ask, body: bytes) -> None:
+    status, answer = ask("POST", "/faults", body)
+    assert (status, answer["error"]["kind"]) == (400, "RefusedError")
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"), [("/state", "[", 400), ("http://[/state", "127.0.0.1", 400), ("/state", "", 403)]
+)
+def test_an_address_that_cannot_be_read_is_answered(ask: Ask, path: str, host: str, status: int) -> None:
+    assert ask("GET", path, headers={"Host": host})[0] == status
