@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from threading import Thread
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -53,7 +53,12 @@ class LoopThread(ProcessBound):
         self._thread.start()
         try:
             for service in self._services:
-                self.call(service.start())
+                start = asyncio.run_coroutine_threadsafe(service.start(), self._loop)
+                try:
+                    start.result()
+                finally:
+                    # Where the caller was interrupted, it goes on: what has not started cannot be stopped.
+                    wait([start])
         except BaseException:
             self._end()
             raise

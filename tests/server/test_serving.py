@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,30 @@ def test_a_ledger_is_written_as_by_the_original_s_client(server: Server, kazoo: 
 
 
 # -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_start_leaves_nothing_behind(store_path: Path) -> None:
+    """It is interrupted while the bookies are being listed."""
+    paused, released = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        with store.storage.committer.paused():
+            paused.set()
+            released.wait()
+
+    with bookstand.open(store_path) as store:
+        others = [threading.Thread(target=pause), threading.Timer(0.6, released.set)]
+        interrupt = threading.Timer(0.3, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
+        others[0].start()
+        paused.wait()
+        for one in (interrupt, others[1]):
+            one.start()
+        with pytest.raises(KeyboardInterrupt):
+            serve(store, bookies=1).start()
+        for one in (interrupt, *others):
+            one.join()
+        with serve(store, bookies=1) as server:
+            assert server.state()["bookies"][0]["running"]
 
 
 def test_bookies_are_where_they_were(store_path: Path) -> None:
