@@ -77,11 +77,13 @@ class ZooKeeperConnection(FramedConnection):
             session.connection = None
 
     def buffer_updated(self, nbytes: int) -> None:
-        first, self._silent = self._silent, False
-        if first and (word := WORDS.get(bytes(self._scratch[:nbytes][:LENGTH_BYTES]))):
-            self.send(word(self._state).encode())
-            self.end()
-            return
+        if self._silent:
+            begin = (self._partial + self._scratch[: min(nbytes, LENGTH_BYTES)])[:LENGTH_BYTES]
+            self._silent = len(begin) < LENGTH_BYTES
+            if (word := WORDS.get(bytes(begin))) is not None:
+                self.send(word(self._state).encode())
+                self.end()
+                return
         if self.session is not None:
             self.session.heard(self._state.sessions.now())
         super().buffer_updated(nbytes)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,16 @@ def test_words_without_a_meaning_here_are_rejected_as_zookeeper_does(serving: Se
     """``stmk`` is followed by a mask of eight octets."""
     octets = word + "\0" * 8 if word == "stmk" else word
     assert ask(serving.port, octets) == f"{word} is not executed because it is not in the whitelist.\n"
+
+
+@pytest.mark.parametrize("cuts", [(1,), (2, 3), (1, 2, 3)])
+def test_a_word_is_answered_however_it_arrives(serving: Serving, cuts: tuple[int, ...]) -> None:
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=PATIENCE) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for begin, end in pairwise((0, *cuts, 4)):
+            connection.sendall(b"ruok"[begin:end])
+            time.sleep(0.05)
+        assert connection.recv(100) == b"imok"
 
 
 def test_words_are_those_of_zookeeper(serving: Serving) -> None:
