@@ -68,6 +68,8 @@ class RoundScheduler:
         # A commit, or a look at everything, is under way.
         self.busy = False
         self.stopped = False
+        self.when_idle: Callable[[], None] | None = None
+        """Called once at the end of what is under way."""
         self._idle = asyncio.Event()
         self._next_look = 0.0
         self._paused_until = 0.0
@@ -267,6 +269,8 @@ class RoundScheduler:
             if not self._alone:
                 self._state.committed()
         self._state.flush()
+        if not self._alone:
+            self._is_idle()
         if self._alone and not self.stopped:
             self._commit([self._alone.popleft()])
         elif self._ready or self._state.own_writes:
@@ -295,6 +299,11 @@ class RoundScheduler:
         for pending in batch:
             self._outcomes.finish(pending, Outcome(self._state.tree.zxid, error))
 
+    def _is_idle(self) -> None:
+        call, self.when_idle = self.when_idle, None
+        if call is not None and not self.stopped:
+            call()
+
     # -- looking at everything ---------------------------------------------------------------------------------------
 
     def _work(self, look: Callable[[], T], then: Callable[[T], None]) -> None:
@@ -309,6 +318,7 @@ class RoundScheduler:
                 self._failed(error)
                 return
             then(task.result())
+            self._is_idle()
             self.schedule()
 
         self._loop.run_in_executor(None, look).add_done_callback(done)

@@ -173,8 +173,13 @@ class ZooKeeperServer:
     def _pass_time(self, rounds: RoundScheduler) -> None:
         self._timer = self._loop.call_later(LOOK_INTERVAL, self._pass_time, rounds)
         if rounds.busy:
-            # A session may have been heard of in what waits.
-            return
+            # A session may have been heard of in what waits. Commits may follow each other without a pause.
+            rounds.when_idle = partial(self._time_has_passed, rounds)
+        else:
+            self._time_has_passed(rounds)
+
+    def _time_has_passed(self, rounds: RoundScheduler) -> None:
+        """End what is over, between two commits."""
         state = self._state
         for session in state.sessions.due():
             state.metrics.expired += 1

@@ -264,3 +264,27 @@ def test_time_passes_while_others_write_without_a_pause(
         advance(660)
         eventually(lambda: store.storage.entry(ledger.id, 0) is None)
     assert loaded[0].exists("/load")
+
+
+def test_sessions_expire_between_commits_that_follow_each_other(
+    serving: Serving, connect: Callable[..., Client], clock: VirtualClock, store: Any
+) -> None:
+    """Whenever the clock is looked at, a commit is under way."""
+    server = serving.server
+    idle, writer = connect(timeout=4_000), connect(timeout=40_000)
+    writer.create("/a")
+
+    def look_once() -> None:
+        server._timer.cancel()
+        server._pass_time(server._rounds)
+        server._timer.cancel()
+
+    with store.storage.committer.paused():
+        writer.send(Op.SET_DATA, records.REQUESTS[Op.SET_DATA].encode(records.SetData("/a", b"", -1)))
+        eventually(lambda: serving.do(lambda: server._rounds.busy))
+        clock.advance(5)
+        serving.do(look_once)
+    writer.reply()
+    eventually(lambda: serving.do(server.sessions) == [writer.session_id])
+    with pytest.raises((ClosedError, ConnectionError)):
+        idle.frame()
