@@ -298,12 +298,12 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
         self._backlog.extend(runs)
         incomplete = False
         while not sound:
-            skipped = self._skip(data, end)
-            if not skipped:
-                incomplete = skipped is None
+            passed = self._skip(data, end)
+            if not passed:
+                incomplete = passed is None
                 break
             self._stop_head_timer()
-            runs, end, sound = split(data, self._largest_frame, end + skipped)
+            runs, end, sound = split(data, self._largest_frame, end + passed)
             self._backlog.extend(runs)
         if incomplete and self._head_timer is None:
             self._start_head_timer()
