@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bookstand.managed_ledger import records
-from bookstand.managed_ledger.topic_name import cursor_node_of
 
 import bookstand
 from bookstand import ExpansionLimits
@@ -17,6 +15,8 @@ from bookstand.cursor.config import CursorConfig
 from bookstand.cursor.cursor import Cursor
 from bookstand.delivery.tracker.bucket.key import read_properties
 from bookstand.errors import IncorrectParameterError
+from bookstand.managed_ledger import records
+from bookstand.managed_ledger.topic_name import cursor_node_of
 from bookstand.pipeline.execution.cli import main, parser
 from bookstand.pipeline.execution.local_runner import LocalRunner
 from bookstand.pipeline.execution.protocol import execute
