@@ -1,6 +1,6 @@
-"""The wire: the bookie's and ZooKeeper's protocols over a store, for clients in other languages.
+"""Network server: the protocols of BookKeeper's bookies and of ZooKeeper over a store, for clients in other languages.
 
-``with bookstand.server.serve(path) as server:`` serves a store inside the block; docs/server.md is the way in.
+``with bookstand.server.serve(path) as server:`` serves a store inside the block; see docs/server.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["Server", "serve"]
 
 
 def __getattr__(name: str) -> object:
-    """On first use, for a loop takes some time to load."""
+    """Import the server on first use: loading asyncio takes time."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from bookstand.server.server import Server

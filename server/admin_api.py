@@ -1,4 +1,4 @@
-"""What may be asked of a server over HTTP: its state, its figures, and faults, for tests in any language."""
+"""HTTP API of a server for tests in any language: state, metrics, and fault injection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Said = Mapping[str, Any]
 
 
 def metrics_routes(store: bookstand.Store) -> Routes:
-    """All figures of the store's, as Prometheus reads them."""
+    """Route for all metrics of the store, in the Prometheus text format."""
     return {"/metrics": {"GET": _metrics(store)}}
 
 
@@ -37,7 +37,7 @@ def _metrics(store: bookstand.Store) -> Route:
 
 
 def routes(server: Server) -> Routes:
-    """Everything. Figures are there where prometheus-client is."""
+    """All routes. ``/metrics`` requires prometheus-client and is omitted without it."""
     faults = server.faults
 
     def state(said: Said) -> Answer:
@@ -91,7 +91,7 @@ def routes(server: Server) -> Routes:
 
 
 def _of_bookies(server: Server) -> dict[str, dict[str, Route]]:
-    """Each bookie stopped and started."""
+    """Routes that stop and start each bookie."""
 
     def route(do: Callable[[int], None], number: int) -> Route:
         def called(said: Said) -> Answer:

@@ -1,4 +1,4 @@
-"""Addresses that servers listen at, as people write them."""
+"""Addresses that servers listen on, and the errors of listening."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def address_of(text: str) -> Address:
-    """Host and port of ``host:port``; a port alone is one of this machine's own."""
+    """Parse ``host:port``. A port without a host is on the loopback interface."""
     host, colon, port = text.rpartition(":")
     if (colon and not host) or not port.isdecimal() or int(port) > 65535:
         raise IncorrectParameterError(f"an address is written host:port, with a port up to 65535, not {text!r}")
@@ -27,7 +27,7 @@ def joined(address: Address) -> str:
 
 @contextmanager
 def bind_errors(who: str) -> Iterator[None]:
-    """That there is no listening at an address is an error that says who wanted to."""
+    """Convert OSError into an error that names the service that cannot listen."""
     try:
         yield
     except OSError as error:

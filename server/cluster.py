@@ -1,4 +1,4 @@
-"""A store as a cluster: its bookies and ZooKeeper in one loop, and what clients expect to find there."""
+"""A store served as a cluster: bookies and ZooKeeper on one event loop, and the bookies' registration in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
 
 NOTIFY_SECONDS = 30.0
-"""Time to wait until watchers have been notified that a bookie was stopped or started."""
+"""Time to wait for watchers to be notified that a bookie was stopped or started."""
 DRAIN_SECONDS = 5.0
-"""For so long at most what has arrived is answered when a cluster is stopped."""
+"""Time to wait, when a cluster is stopped, for answers to the requests that have arrived."""
 
 _LOOK_INTERVAL = 0.2
-# Addresses that stand for all of a machine's, and are none that a client could be told.
+# Wildcard addresses: valid to listen on, but no client can connect to them.
 _ANY = ("", "0.0.0.0", "::")
 
 
 class Cluster:
-    """``await start()`` listens, ``await stop()`` ends it; the store stays open. ``ports`` has one for each bookie; 0
-    is the one that it had before, and any free one if that is taken or there was none. ``advertise`` is the host that
-    clients are told; without it the one that is listened at."""
+    """The bookies and the ZooKeeper server of one store. :meth:`stop` leaves the store open.
+
+    ``ports`` has one port for each bookie. 0 selects the bookie's previous port, or any free one. ``advertise`` is the
+    host name that clients connect to; it defaults to ``host``.
+    """
 
     def __init__(
         self,
@@ -66,14 +68,14 @@ class Cluster:
         self._limits = limits
         self._registration = Registration(storage)
         self.read_only = False
-        """Whether bookies are listed as those that take no adds."""
+        """True while the bookies are listed as read-only."""
         self._watching: asyncio.Task[None] | None = None
-        # Held while what is listed changes.
+        # Serializes changes to the list of available bookies.
         self._listing = asyncio.Lock()
         self.bookies = BookieServer(storage, ports, host, limits)
         self.zookeeper = ZooKeeperServer(storage, clock, *zookeeper)
         self.names: list[str] = []
-        """The bookies' names, by which ledgers know them."""
+        """Bookie ids, as used in ledger metadata."""
 
     @property
     def zookeeper_address(self) -> Address:
@@ -86,27 +88,28 @@ class Cluster:
 
     @property
     def metadata_service_uri(self) -> str:
-        """What BookKeeper's clients are configured with."""
+        """``metadataServiceUri`` for BookKeeper clients."""
         host, port = self.zookeeper_address
         return f"zk+hierarchical://{host}:{port}{ROOT}"
 
     @property
     def metadata_store_url(self) -> str:
-        """What Pulsar's brokers are configured with."""
+        """``metadataStoreUrl`` for Pulsar brokers."""
         host, port = self.zookeeper_address
         return f"zk:{host}:{port}"
 
     # -- for tests of clients ------------------------------------------------------------------------------------------
 
     async def stop_bookie(self, number: int) -> None:
-        """Close one bookie's port and connections, and remove it from the list. Returns when watchers of the list have
+        """Close one bookie's port and connections, and remove it from the list. Return after watchers of the list have
         been notified."""
         async with self._listing:
             await self.bookies.shut(number)
             await self._set_gone(number, True)
 
     async def start_bookie(self, number: int) -> None:
-        """Open it again, under its name and at its port. Returns when watchers of the list have been notified."""
+        """Reopen a stopped bookie under its name and at its port. Return after watchers of the list have been
+        notified."""
         async with self._listing:
             with bind_errors(f"bookie {number}"):
                 await self.bookies.open(number)
@@ -122,7 +125,7 @@ class Cluster:
                 f"within {NOTIFY_SECONDS:g} s: is a write of a client stalled by a rule?"
             ) from None
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         ports = [port or self._port_before(number) for number, port in enumerate(self._ports, 1)]
@@ -130,7 +133,7 @@ class Cluster:
         with bind_errors("the bookies"):
             await self.bookies.start()
         try:
-            # Before anybody can ask who is there.
+            # Register the bookies before clients can read the list.
             self.names = await asyncio.to_thread(self._registration.announce, self.bookie_addresses)
             with bind_errors("ZooKeeper"):
                 await self.zookeeper.start()
@@ -152,7 +155,7 @@ class Cluster:
         return before[1]
 
     async def stop(self) -> None:
-        """What has arrived is answered, and all connections are closed."""
+        """Answer the requests that have arrived, then close all connections."""
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -164,16 +167,16 @@ class Cluster:
 
     async def _withdraw(self) -> None:
         if not self.names:
-            # It did not come so far that it listed any: if there are some, they are another server's.
+            # Startup failed before the bookies were registered. Listed bookies, if any, belong to another server.
             return
         try:
             await asyncio.to_thread(self._registration.withdraw)
         except BookstandError as error:
-            # They are gone all the same, and whoever serves the store next sees to it.
+            # The bookies are stopped anyway; the next server of the store corrects the list.
             logger().warning("store %s: that its bookies are gone could not be written: %s", self._storage.path, error)
 
     async def _watch_the_disk(self) -> None:
-        """Bookies whose disk is full are listed as such, as the original's are."""
+        """List the bookies as read-only while the disk is full, as BookKeeper does."""
         while True:
             await asyncio.sleep(_LOOK_INTERVAL)
             full = self._storage.is_full

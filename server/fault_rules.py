@@ -1,12 +1,12 @@
-"""Faults that somebody puts into a server while it runs: the rules of the test kit, one line each.
+"""Fault injection into a running server: the rules of the test kit, one line each.
 
-Rules are about what happens to ledgers and entries, by whatever protocol it was asked for: an ``append`` is an add over
-the wire as well, a ``read`` any answer that has an entry, ``fence``, ``force`` and ``read_lac`` what they say. What an
-error is answered with, ``bookie/codes.py`` says. An answer that is lost (``fail+after@append=OutcomeUnknownError``) is
-not sent at all. A crash ends the store, and closes all connections without an answer. A rule may name the bookie that
-it is about: ``fail@append(4:17)@bookie2=-105``.
+Rules match operations on ledgers and entries, in all protocols. ``append`` also matches an add over the wire, ``read``
+any response with an entry, and ``fence``, ``force`` and ``read_lac`` the operations of these names. ``bookie/codes.py``
+maps errors to response codes. A lost response (``fail+after@append=OutcomeUnknownError``) is not sent. A crash ends the
+store and closes all connections without a response. A rule can be restricted to one bookie:
+``fail@append(4:17)@bookie2=-105``.
 
-As long as there is no rule, nothing is slower for it, and the test kit is not loaded.
+Without rules there is no overhead, and the test kit is not imported.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class ServerFaults:
-    """The rules of one store's server, which has so many ``bookies``. All methods may be called from any thread."""
+    """The fault rules of one store's server with ``bookies`` bookies. Thread-safe."""
 
     def __init__(self, storage: Storage, seed: int = 0, bookies: int = MAX_BOOKIES) -> None:
         self._storage = storage
         self._bookies = bookies
         self._seed = seed
-        # Whoever opened the store with faults keeps them.
+        # A store that was opened with faults keeps them.
         self._given = storage.hooks
         self._made: Faults | None = None
         self._making = Lock()
@@ -55,7 +55,7 @@ class ServerFaults:
         return self._given
 
     def add(self, line: str) -> Rule:
-        """The rule that is written like this, such as ``delay@read(4:17)=0.5``; it holds from now on."""
+        """Activate the rule that ``line`` describes, such as ``delay@read(4:17)=0.5``."""
         from bookstand.testing.faults.rules import parse_rule
 
         bookie = parse_rule(line).bookie
@@ -66,7 +66,7 @@ class ServerFaults:
         return rule
 
     def remove(self, line: str) -> None:
-        """The oldest rule that is written like this, or in other words that say the same; what it holds up goes on."""
+        """Remove the oldest rule equivalent to ``line``, and release the operations that it holds up."""
         from bookstand.testing.faults.rules import parse_rule
 
         written = str(parse_rule(line))
@@ -77,18 +77,18 @@ class ServerFaults:
         self._rest()
 
     def clear(self) -> None:
-        """No rule is left, and nothing is held up any more."""
+        """Remove all rules, and release all operations that they hold up."""
         for rule in list(self._faults.rules):
             self._faults.remove(rule)
         self._faults.free_space()
         self._rest()
 
     def release(self) -> None:
-        """Let go of what is stalled."""
+        """Release stalled operations."""
         self._faults.release()
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Each rule, how many operations it met, and to how many it happened."""
+        """The rules, with the number of operations that each has matched and affected."""
         return [{"rule": str(rule), "met": rule.seen, "fired": rule.fired} for rule in self._faults.rules]
 
     def _rest(self) -> None:

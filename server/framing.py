@@ -1,4 +1,4 @@
-"""Frames of both protocols: how they arrive, and how they are held up.
+"""Length-prefixed frames of both protocols: splitting of received bytes, and backpressure.
 
 ::
 
@@ -8,9 +8,9 @@
     +--------+-------------------
       int32, big-endian
 
-All connections of a loop receive into one buffer, so that a connection that is idle holds nothing. What has arrived is
-split into *runs*, frames of one size that follow each other: what clients send in bulk mostly has one size, and can
-then be looked at by the column.
+All connections of a loop receive into one shared buffer, so an idle connection holds no memory. Received bytes are
+split into *runs*: consecutive frames of equal size. Frames sent in bulk are mostly of one size, so numpy can process a
+run column by column.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 LENGTH_BYTES = 4
 SCRATCH_BYTES = 512 << 10
-# What waits to be sent on a connection before no more of its requests are looked at.
+# Unsent bytes of a connection above which no more of its requests are processed.
 SENDING_HIGH_WATER = 256 << 10
-# Bytes of answers that are gathered before they are handed to the system.
+# Bytes of responses that are buffered before a write to the socket.
 _FLUSH_BYTES = 256 << 10
-# How many frames of a run are counted one by one, before numpy pays.
+# Number of frames compared one by one before numpy is faster.
 _COUNTED = 8
-# A frame over the limit is answered by its first bytes; a connection that does not send them in time is closed.
+# A frame over the limit is answered from its first bytes. A connection that does not send these in time is closed.
 HEAD_BYTES = 256
 HEAD_SECONDS = 1.0
-# A connection that is closed has this time to read its last answers.
+# Time that a client has to read its last responses after its connection is closed.
 CLOSING_SECONDS = 10.0
 
 
 class FrameRun(NamedTuple):
-    """``frames`` frames of ``size`` bytes each, the first one's length standing at ``start`` of ``data``."""
+    """``frames`` frames of ``size`` bytes each; the length field of the first is at ``start`` in ``data``."""
 
     data: bytes
     start: int
@@ -56,11 +56,11 @@ class FrameRun(NamedTuple):
         return self.data[begin : begin + self.size]
 
     def rest(self, taken: int) -> FrameRun:
-        """The run without its first frames."""
+        """The run without its first ``taken`` frames."""
         return self._replace(start=self.start + taken * self.stride, frames=self.frames - taken)
 
     def rows(self) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-        """The frames with their lengths, one a row."""
+        """The frames with their length fields, one per row."""
         import numpy as np
 
         octets = np.frombuffer(self.data, np.uint8, self.frames * self.stride, self.start)
@@ -68,10 +68,10 @@ class FrameRun(NamedTuple):
 
 
 Buffers = tuple[int, int, int]
-"""Bytes in the buffers of a connection, in the order of ``BUFFERS``."""
+"""Bytes in the buffers of one connection, in the order of ``BUFFERS``."""
 
 BUFFERS = ("frames", "requests", "answers")
-"""Frames that have not arrived completely or are waiting for room, requests in progress, unread answers."""
+"""Incomplete or waiting frames, requests in progress, unread responses."""
 
 
 class Held:
@@ -83,7 +83,7 @@ class Held:
         self.frames = self.requests = self.answers = self.total = 0
 
     def change(self, before: Buffers, now: Buffers) -> None:
-        """Record the buffers of one connection."""
+        """Record a change of one connection's buffers."""
         self.frames += now[0] - before[0]
         self.requests += now[1] - before[1]
         self.answers += now[2] - before[2]
@@ -91,8 +91,8 @@ class Held:
 
 
 def split(data: bytes, largest: int, at: int = 0) -> tuple[list[FrameRun], int, bool]:
-    """The complete frames from ``at`` on, the position behind them, and whether a frame may begin there: behind a
-    length that no frame has, frames cannot be told apart."""
+    """Split the complete frames from ``at`` on into runs. Return the runs, the position behind them, and False if an
+    invalid length field follows: no later frame boundary can be found then."""
     runs: list[FrameRun] = []
     end = len(data)
     while end - at >= LENGTH_BYTES:
@@ -111,7 +111,7 @@ def split(data: bytes, largest: int, at: int = 0) -> tuple[list[FrameRun], int, 
 
 
 def _alike(data: bytes, at: int, stride: int, fits: int, prefix: bytes) -> int:
-    """How many of the next ``fits`` frames have the first one's length."""
+    """Count the leading frames, up to ``fits``, whose length field equals ``prefix``."""
     count = 1
     while count < fits and data[at + count * stride : at + count * stride + LENGTH_BYTES] == prefix:
         count += 1
@@ -121,7 +121,7 @@ def _alike(data: bytes, at: int, stride: int, fits: int, prefix: bytes) -> int:
         return count
     import numpy as np
 
-    # By growing steps, so that looking costs no more than there is to find.
+    # The step doubles, so that a short run does not pay for scanning the whole buffer.
     step = 8 * _COUNTED
     while count < fits:
         wanted = min(step, fits - count)
@@ -135,8 +135,8 @@ def _alike(data: bytes, at: int, stride: int, fits: int, prefix: bytes) -> int:
 
 
 class FramedConnection(asyncio.BufferedProtocol, ABC):
-    """One connection. What has arrived is worked through as long as there is room for the answers; meanwhile nothing
-    more is read from it. So a client that sends and does not read is held up, and nobody else."""
+    """One connection. Received frames are processed while there is room for their responses; until then nothing more is
+    read from the socket. A client that sends without reading is thus blocked, and other clients are not affected."""
 
     transport: asyncio.Transport
 
@@ -146,17 +146,17 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
     def __init__(self, scratch: memoryview, largest_frame: int) -> None:
         self._scratch = scratch
         self._largest_frame = largest_frame
-        # Of a frame that has not arrived whole, and how many bytes to wait for before looking again.
+        # An incomplete frame, and the size at which to parse it again.
         self._partial = bytearray()
         self._wanted = 0
         self._backlog: deque[FrameRun] = deque()
-        # Runs share the bytes that they arrived in; these count while runs are waiting.
+        # Runs share the buffer that they were received in, so it counts as a whole while one of them waits.
         self._arrived_bytes = self._backlog_bytes = 0
-        # The part of a frame over the limit that is still to be skipped.
+        # Bytes of a frame over the limit that are still to be skipped.
         self._excess = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._closing_timer: asyncio.TimerHandle | None = None
-        # Set by those who know what a request takes.
+        # Maintained by subclasses, which know the memory use of their requests.
         self._request_bytes = 0
         self._buffers: Buffers = (0, 0, 0)
         self._writable = True
@@ -165,27 +165,29 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
         self._answer_bytes = 0
         self.closed = False
 
-    # -- for those who know what frames mean ---------------------------------------------------------------------------
+    # -- for subclasses ------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def take(self, run: FrameRun) -> int:
-        """Look at frames of a run; returns how many have been. Fewer than all where :meth:`has_room` says no."""
+        """Process frames of a run, and return their number. It is less than ``run.frames`` only if :meth:`has_room`
+        turned false."""
 
     def has_room(self) -> bool:
-        """Whether more requests may be looked at now; who says no calls :meth:`proceed` when that changes."""
+        """True if more requests may be processed now. After returning False, a subclass calls :meth:`proceed` when that
+        changes."""
         return self._writable
 
     def worked(self) -> None:
-        """All that has arrived was looked at, or as much as there was room for."""
+        """Called after the received frames have been processed, as far as there was room."""
 
     def reject(self, head: bytes) -> bool | None:
-        """Answer a frame over the limit that begins with ``head``, so that the rest of it is skipped. False: close the
-        connection instead. None: more of the frame is needed; a frame that is not rejected by its first ``HEAD_BYTES``
-        closes the connection."""
+        """Answer a frame over the limit that begins with ``head``, and return True to skip the rest of it. Return False
+        to close the connection, None if more of the frame is needed. A frame that is not rejected by its first
+        ``HEAD_BYTES`` closes the connection."""
         return False
 
     def send(self, answer: bytes) -> None:
-        """Answers go out together at the end of a turn."""
+        """Buffer a response; responses are sent together at the end of a turn of the loop."""
         self._answers.append(answer)
         self._answer_bytes += len(answer)
         if self._answer_bytes >= _FLUSH_BYTES:
@@ -199,7 +201,7 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
                 self.weigh()
 
     def weigh(self) -> None:
-        """Report a change of the buffers."""
+        """Report a change of the buffers to :meth:`hold`."""
         unsent = 0 if self._writable else self.transport.get_write_buffer_size()
         now = len(self._partial) + self._backlog_bytes, self._request_bytes, unsent
         before = self._buffers
@@ -208,19 +210,19 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
             self.hold(before, now)
 
     def hold(self, before: Buffers, now: Buffers) -> None:
-        """The buffers have changed; a subclass may close the connection for it."""
+        """Called when the buffers have changed; a subclass may close the connection."""
 
     def refuse(self) -> None:
-        """Close it without an answer, as a bookie does with what it cannot make out."""
+        """Close the connection without a response, as a bookie does after a malformed request."""
         self._drop()
-        # What was answered before still goes out, to a client that reads it.
+        # Responses that were written before are still sent to a client that reads them.
         self.transport.close()
         if self._closing_timer is None:
             loop = asyncio.get_running_loop()
             self._closing_timer = loop.call_later(self.closing_seconds, self.transport.abort)
 
     def abort(self) -> None:
-        """Have it go at once, and what has not been sent with it."""
+        """Close the connection immediately and discard unsent responses."""
         self.transport.abort()
         self._drop()
 
@@ -233,7 +235,7 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
         self.weigh()
 
     def proceed(self) -> None:
-        """Go on with what has arrived, as far as there is room."""
+        """Process received frames while there is room."""
         while self._backlog and not self.closed and self.has_room():
             run = self._backlog[0]
             taken = self.take(run)
@@ -258,7 +260,7 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
             else:
                 self.transport.pause_reading()
 
-    # -- what asyncio calls --------------------------------------------------------------------------------------------
+    # -- asyncio callbacks ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -320,8 +322,8 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
             self.refuse()
 
     def _skip(self, data: bytes, at: int) -> int | None:
-        """Have a frame over the limit rejected; returns the number of its bytes that have arrived. 0: the connection is
-        to be closed. None: the rest of the frame's head is needed."""
+        """Reject a frame over the limit. Return the number of its bytes that have arrived, 0 if the connection must be
+        closed, or None if the rest of the frame's head is needed."""
         size = int.from_bytes(data[at : at + LENGTH_BYTES], "big", signed=True)
         begin = at + LENGTH_BYTES
         head = data[begin : begin + min(size, HEAD_BYTES)]
@@ -361,6 +363,6 @@ class FramedConnection(asyncio.BufferedProtocol, ABC):
 
 
 def joined(parts: Sequence[bytes]) -> bytes:
-    """A frame of these parts."""
+    """Build a frame from the parts of its body."""
     body = b"".join(parts)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

@@ -1,8 +1,8 @@
-"""A small HTTP endpoint in threads of its own: a table of what is answered.
+"""A small HTTP endpoint in background threads, driven by a table of routes.
 
-It is for people and programs on the same machine. Pages in their browsers are kept out: a request that changes
-something has to say that it is JSON, which a page of another origin may not, and the host that is asked for has to be
-an address.
+It serves people and programs on the same machine and rejects requests from web pages in their browsers. A request that
+changes something must have a JSON content type, which a page of another origin cannot send. The Host header must be an
+IP address or localhost, which defeats DNS rebinding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bookstand.storage.process.fork_guard import ProcessBound
 JSON = "application/json"
 _MOST_BYTES = 1 << 16
 _TIMEOUT = 10.0
-# A connection may take _TIMEOUT for each of its bytes.
+# A slow connection occupies its thread: the timeout applies to each read, not to the request.
 MOST_CONNECTIONS = 64
 
 
@@ -37,9 +37,9 @@ class Answer(NamedTuple):
 
 
 Route = Callable[[Mapping[str, Any]], Answer]
-"""Called with what the request says: its query, and the members of the JSON object in its body."""
+"""Handler; its argument merges the query parameters and the members of the JSON object in the body."""
 Routes = Mapping[str, Mapping[str, Route]]
-"""By path and method."""
+"""Handlers by path and method."""
 
 
 def as_json(value: object) -> Answer:
@@ -47,7 +47,7 @@ def as_json(value: object) -> Answer:
 
 
 class _HttpServer(ThreadingHTTPServer):
-    """Each connection has a thread, up to a limit: further ones are closed when they are accepted."""
+    """One thread per connection, up to a limit. Connections beyond it are closed when they are accepted."""
 
     daemon_threads = True
     request_queue_size = MOST_CONNECTIONS
@@ -78,14 +78,14 @@ class _HttpServer(ThreadingHTTPServer):
         return joined((str(self.server_address[0]), self.server_address[1]))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is gone is no error of the server."""
+        """Ignore clients that have disconnected; log everything else."""
         error = sys.exception()
         if not isinstance(error, OSError):
             logger().error("the endpoint %s failed", self.name, exc_info=error)
 
 
 class Endpoint(ProcessBound):
-    """``with Endpoint("metrics", address, routes) as endpoint:`` it listens inside the block, at :attr:`url`."""
+    """Listen at :attr:`url` inside a ``with Endpoint("metrics", address, routes) as endpoint:`` block."""
 
     def __init__(self, who: str, address: Address, routes: Routes) -> None:
         with bind_errors(f"the endpoint for {who}"):
@@ -102,7 +102,7 @@ class Endpoint(ProcessBound):
         return self
 
     def _forked(self) -> None:
-        """In a forked child: close the port."""
+        """Close the port in a forked child."""
         fork_guard.disconnect(self._server.fileno())
 
     def __exit__(
@@ -129,7 +129,7 @@ def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
                 _check_host(self.headers.get("Host", ""))
                 self._send(HTTPStatus.OK, self._route()(self._said()))
             except _RefusedError as error:
-                # What of the request was not read cannot be told from the next one.
+                # Unread bytes of this request would be parsed as the next one.
                 self.close_connection = True
                 self._send(error.status, _failure("RefusedError", str(error)))
             except BookstandError as error:
@@ -171,7 +171,7 @@ def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(answer.body)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Requests are nobody's business but the client's."""
+            """Do not log requests."""
 
     return Handler
 

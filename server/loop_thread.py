@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, for programs that have none."""
+"""An event loop in a background thread, for programs without a loop."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _Result = TypeVar("_Result")
 
 
 class Service(Protocol):
-    """What listens on a loop."""
+    """A server that runs on an event loop."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
 
 async def _settle() -> None:
-    """Let what is under way in the loop come to its end: connections that were accepted at the last moment."""
+    """Wait for the remaining tasks, such as a connection that was accepted during shutdown."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.gather(*others, return_exceptions=True)
     await asyncio.sleep(0)
 
 
 class LoopThread(ProcessBound):
-    """``with Running(server):`` it listens inside the block."""
+    """Run services inside a ``with LoopThread(server):`` block."""
 
     def __init__(self, *services: Service) -> None:
         self._services = services
@@ -40,12 +40,12 @@ class LoopThread(ProcessBound):
         self._thread = Thread(target=self._loop.run_forever, name="bookstand-server", daemon=True)
 
     def _forked(self) -> None:
-        """In a forked child: close ports and connections, which would otherwise outlive the server."""
+        """Close ports and connections in a forked child; otherwise they would outlive the server."""
         for key in list(self._selector.get_map().values()):
             fork_guard.disconnect(key.fd)
 
     def call(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        """Run it in the loop, and wait for what it returns."""
+        """Run a coroutine on the loop and return its result."""
         future: Future[_Result] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         return future.result()
 

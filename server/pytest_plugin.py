@@ -1,8 +1,8 @@
-"""The pytest plugin's part that needs a server.
+"""Server fixtures of the pytest plugin.
 
 ``bookstand_server``
     the test's ``bookstand_store``, served to clients in any language: :class:`bookstand.server.Server`. The marker
-    ``@pytest.mark.bookstand_serve(bookies=1, ...)`` has the options to serve it with.
+    ``@pytest.mark.bookstand_serve(bookies=1, ...)`` sets the options of the server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def bookstand_server(request: pytest.FixtureRequest, bookstand_store: Store) -> Iterator[Server]:
-    """The test's store, served to clients in any language at ports of its own."""
+    """The test's store, served at free ports to clients in any language."""
     from bookstand.server.server import serve
 
     options: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""What says in a store's nodes that it is a cluster: its layout, its name, and which bookies are there.
+"""Registration of a store's bookies in its metadata: the cluster's layout, the cookies and the available bookies.
 
-Bookies that are served are nodes below ``available`` as long as they are, without a session. A bookie keeps its name,
-under which ledgers know it, in its cookie: it is the address that it had at first. Where it listens now, its node below
-``available`` says, so that ledgers are found again after the ports have changed.
+A bookie that is served has a node below ``available``; the node is not bound to a session. Ledger metadata refers to a
+bookie by its id, which the cookie stores: the address at which it first listened. The node below ``available`` contains
+its current address, so clients find ledgers after a change of ports.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from bookstand.storage.format import schema
 from bookstand.storage.storage import Storage
 
 _FOLDER = "bookstand/"
-"""What a cookie of ours names as its journal and its ledger folder, before the number of the bookie in the store."""
+"""Prefix of the journal and ledger directory in a cookie of this store; the bookie's number follows."""
 
 
 class Registration:
-    """Of one store's bookies, which are numbered from 1 on. All methods wait for the disk."""
+    """The registration of one store's bookies, which are numbered from 1. All methods wait for a commit."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._names = self._names_in_cookies()
         self._places: dict[str, bytes] = {}
-        """By the names of the bookies that are served, what is said of them."""
+        """Content of the node below ``available``, by the name of each served bookie."""
         self._gone: set[str] = set()
         self._read_only = False
 
     def address_before(self, number: int) -> Address | None:
-        """Where a bookie listened at first."""
+        """Address at which a bookie first listened."""
         name = self._names.get(number)
         if name is None:
             return None
@@ -52,7 +52,7 @@ class Registration:
         return host, int(port)
 
     def announce(self, addresses: Sequence[Address]) -> list[str]:
-        """Bookies listen at these addresses, by their numbers; returns their names."""
+        """Register the bookies at these addresses, in the order of their numbers. Return their names."""
         names = dict(self._names)
         for number, (host, port) in enumerate(addresses, 1):
             listening = f"{host}:{port}"
@@ -70,17 +70,17 @@ class Registration:
         return list(self._places)
 
     def set_read_only(self, read_only: bool) -> None:
-        """Whether the bookies take no adds."""
+        """List all bookies as read-only, or as writable."""
         self._read_only = read_only
         self._list()
 
     def set_gone(self, name: str, gone: bool) -> None:
-        """Whether one of the bookies is not there for a while."""
+        """Remove one bookie from the list, or restore it."""
         (self._gone.add if gone else self._gone.discard)(name)
         self._list()
 
     def withdraw(self) -> None:
-        """None of them is there any more."""
+        """Remove all bookies from the list."""
         self._places = {}
         self._list()
 
@@ -91,7 +91,7 @@ class Registration:
         there = {name: place for name, place in self._places.items() if name not in self._gone}
         return _Presence({}, there, names.values()) if self._read_only else _Presence(there, {}, names.values())
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def _names_in_cookies(self) -> dict[int, str]:
         names = {}
@@ -103,7 +103,7 @@ class Registration:
         return names
 
     def _missing(self, names: Mapping[int, str]) -> list[PutNode]:
-        """What a cluster's initialiser and bookies that start make, as far as it is not there."""
+        """The missing nodes of a cluster. BookKeeper creates them when it initializes a cluster and starts bookies."""
         found = self._storage.node(INSTANCE_ID)
         instance = str(uuid4()) if found is None else found[0].decode(errors="replace")
         wanted = {
@@ -118,7 +118,7 @@ class Registration:
         return [PutNode(path, value, ANY_VERSION) for path, value in wanted.items() if self._storage.node(path) is None]
 
     def _cookies(self, names: Mapping[int, str], instance: str) -> dict[str, bytes]:
-        """Of bookies that have none."""
+        """Cookies for the bookies without one."""
         made = {}
         for number, name in names.items():
             if number in self._names:
@@ -134,8 +134,8 @@ class Registration:
 
 
 class _Presence:
-    """Bookies are where they belong, and nowhere else. A full store does not refuse it: what comes takes the place of
-    what goes."""
+    """Operation that lists exactly these bookies. Accepted by a full store, whose bookies must become read-only; the
+    new nodes replace removed ones."""
 
     def __init__(self, available: Mapping[str, bytes], read_only: Mapping[str, bytes], names: Collection[str]) -> None:
         self._wanted = {
@@ -155,7 +155,7 @@ class _Presence:
 
 
 def _number_in(data: bytes) -> int | None:
-    """Of which bookie of the store a cookie is; None: of none."""
+    """Number of the bookie that a cookie belongs to; None for a cookie of another cluster."""
     try:
         (folder,) = parse(data).journal_folders
     except (MalformedError, ValueError):

@@ -1,4 +1,4 @@
-"""How many requests were answered with what, and how long that took: counted in the loop's thread, read in any."""
+"""Request counts and latencies. Updated in the loop's thread, read in any."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Op = TypeVar("Op")
 
 
 class RequestFigures(Generic[Op]):
-    """A counter with the labels ``op`` and ``result``, and a histogram with ``op``."""
+    """A counter with the labels ``op`` and ``result``, and a latency histogram with the label ``op``."""
 
     def __init__(self, requests: Family, seconds: Family) -> None:
         self._families = requests, seconds
@@ -25,13 +25,13 @@ class RequestFigures(Generic[Op]):
         self._seconds: Counter[Op] = Counter()
 
     def answered(self, op: Op, code: int, seconds: float, count: int = 1) -> None:
-        """``seconds`` is what each of so many took."""
+        """Record ``count`` responses that took ``seconds`` each."""
         self._requests[op, code] += count
         durations = self._durations.get(op)
         if durations is None:
             durations = self._durations[op] = [0] * (len(_BOUNDS) + 1)
         durations[bisect_left(_BOUNDS, seconds)] += count
-        # A Counter of floats: typeshed only knows those of integers.
+        # typeshed declares the values of a Counter as int.
         self._seconds[op] += seconds * count  # type: ignore[assignment]
 
     @property
@@ -40,13 +40,13 @@ class RequestFigures(Generic[Op]):
 
     @property
     def seconds(self) -> float:
-        """What all of them took."""
+        """Total time of all requests."""
         return float(self._seconds.total())
 
     def samples(
         self, place: Mapping[str, str], op_name: Callable[[Op], str], result_name: Callable[[int], str]
     ) -> Iterator[Sample]:
-        """``place`` are labels that all have."""
+        """``place``: labels that are added to every sample."""
         requests, seconds = self._families
         for (op, code), count in list(self._requests.items()):
             labels = {**place, "op": op_name(op), "result": result_name(code)}

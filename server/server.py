@@ -1,4 +1,4 @@
-"""A store that is served: opened, its cluster in a thread of its own, and what watches and commands it."""
+"""The server of a store: opens the store, runs its cluster in a thread, and serves metrics and commands over HTTP."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _LOOK_INTERVAL = 0.2
 
 
 class Server(ProcessBound):
-    """``with serve(path) as server:`` the store is served inside the block, at :attr:`metadata_service_uri`.
+    """Serve a store at :attr:`metadata_service_uri` inside a ``with serve(path) as server:`` block.
 
-    Whoever reaches its ports reads and writes the store: nobody is asked who he is.
+    There is no authentication: every client that can reach the ports can read and write the store.
 
     Args:
-        store: Its folder, or a Store, which stays open then.
-        bookies: How many there are.
-        bookie_ports: One for each instead, in the order of their numbers. 0 is the one it had before, if it is free.
-        zookeeper: Where ZooKeeper listens, as ``host:port``, or a port alone. 0 is any free one.
-        host: What bookies listen at.
-        advertise: The host that clients are told, if it is another one.
-        limits: Of what bookies take.
-        faults: Rules of the test kit, one line each.
-        admin: Where state, figures and faults may be had over HTTP, as ``host:port``.
-        metrics: Where figures alone may be.
-        options: Of ``bookstand.open``, where it is a folder.
+        store: Directory of the store, or an open Store, which the server does not close.
+        bookies: Number of bookies.
+        bookie_ports: Port of each bookie in order; replaces ``bookies``. 0 selects the bookie's previous port if free.
+        zookeeper: Address of ZooKeeper as ``host:port``, or a port of this machine. 0 selects any free port.
+        host: Host that bookies listen on.
+        advertise: Host name that clients connect to, if it differs from ``host``.
+        limits: Limits on what bookies buffer.
+        faults: Fault rules of the test kit, one line each.
+        admin: Address of the HTTP endpoint for state, metrics and faults, as ``host:port``.
+        metrics: Address of the HTTP endpoint for metrics alone.
+        options: Options of ``bookstand.open`` if ``store`` is a directory.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Server(ProcessBound):
         self._metrics = None if metrics is None else address_of(metrics)
         self.admin_url: str | None = None
         self.metrics_url: str | None = None
-        # An Event may not be set by a handler of signals: it would wait for the thread that it interrupts.
+        # Not an Event: a signal handler that sets one can deadlock with the thread that it interrupts in wait().
         self._ended: SimpleQueue[None] = SimpleQueue()
         self.store: bookstand.Store
         self.cluster: Cluster
         self.faults: ServerFaults
-        """Rules can be put in and taken out meanwhile."""
+        """The fault rules; they may change while the server runs."""
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         with ExitStack() as stack:
@@ -87,7 +87,7 @@ class Server(ProcessBound):
                 self.faults.add(rule)
             self.cluster = Cluster(storage, clock, self._ports, *self._arguments)
             self._running = stack.enter_context(LoopThread(self.cluster))
-            # What is stalled would keep it from being stopped.
+            # Stopping waits for operations that fault rules have stalled.
             stack.callback(self.faults.release)
             for source in (self.cluster.bookies, self.cluster.zookeeper):
                 self.store._client.add_metrics(source)
@@ -95,7 +95,7 @@ class Server(ProcessBound):
             self._stack = stack.pop_all()
 
     def _listen_for_http(self, stack: ExitStack) -> None:
-        """Where it is wanted; nobody else waits for the library to be loaded."""
+        """Start the HTTP endpoints. Import their library only if one is configured: loading it takes time."""
         if self._admin is None and self._metrics is None:
             return
         from bookstand.server.admin_api import metrics_routes, routes
@@ -108,15 +108,15 @@ class Server(ProcessBound):
             self.metrics_url = f"{stack.enter_context(endpoint).url}/metrics"
 
     def stop(self) -> None:
-        """What has arrived is answered; the store is closed, if it was opened here."""
+        """Answer the requests that have arrived, then stop. Close the store if the server opened it."""
         self._stack.close()
 
     def end(self) -> None:
-        """Have :meth:`wait` return; from any thread, and from handlers of signals."""
+        """Make :meth:`wait` return. Safe to call from any thread and from signal handlers."""
         self._ended.put(None)
 
     def wait(self) -> None:
-        """Until somebody calls :meth:`end`. Raises what became of the store if it cannot be served any more."""
+        """Block until :meth:`end` is called. Raise the store's or ZooKeeper's error if the store becomes unusable."""
         while True:
             try:
                 self._ended.get(timeout=_LOOK_INTERVAL)
@@ -137,32 +137,32 @@ class Server(ProcessBound):
     ) -> None:
         self.stop()
 
-    # -- where it is ---------------------------------------------------------------------------------------------------
+    # -- addresses -----------------------------------------------------------------------------------------------------
 
     @property
     def metadata_service_uri(self) -> str:
-        """What BookKeeper's clients are configured with."""
+        """``metadataServiceUri`` for BookKeeper clients."""
         return self.cluster.metadata_service_uri
 
     @property
     def metadata_store_url(self) -> str:
-        """What Pulsar's brokers are configured with."""
+        """``metadataStoreUrl`` for Pulsar brokers."""
         return self.cluster.metadata_store_url
 
     @property
     def zookeeper(self) -> str:
-        """Host and port, as clients of ZooKeeper take them."""
+        """ZooKeeper's connect string, ``host:port``."""
         return joined(self.cluster.zookeeper_address)
 
     @property
     def bookies(self) -> list[str]:
-        """Host and port of each."""
+        """Address of each bookie as ``host:port``."""
         return [joined(address) for address in self.cluster.bookie_addresses]
 
     # -- for tests of clients ------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Where it is, and who is there."""
+        """Addresses, bookies, ZooKeeper sessions and fault rules, as in ``GET /state``."""
         bookies = enumerate(zip(self.cluster.names, self.bookies, strict=True), 1)
         return {
             "path": self.store.path,
@@ -181,31 +181,30 @@ class Server(ProcessBound):
         }
 
     def crash(self) -> None:
-        """As if the process had died here: what was not committed is gone, and all connections are."""
+        """Simulate the death of the process: discard uncommitted changes and cut all connections."""
         self.store.storage.crash()
 
     def stop_bookie(self, number: int) -> None:
-        """Have one bookie be gone, as if its process had died: its connections are cut and others refused, and it is
-        not listed. What it has stays, and is there when it is started again."""
+        """Simulate the death of one bookie: cut its connections, refuse new ones, and remove it from the list of
+        available bookies. Its entries remain in the store until it is started again."""
         self._running.call(self.cluster.stop_bookie(number))
 
     def start_bookie(self, number: int) -> None:
-        """Have it be there again, under its name and where it was."""
+        """Restart a stopped bookie under its name and at its address."""
         self._running.call(self.cluster.start_bookie(number))
 
     def expire(self, session_id: int) -> bool:
-        """End a session of ZooKeeper as if nothing had been heard of it; False: there is none of this id."""
+        """Expire a ZooKeeper session as if its client had timed out. Return False if it does not exist."""
         return self._running.call(_called(self.cluster.zookeeper.expire, session_id))
 
     def disconnect(self, session_id: int) -> bool:
-        """Cut a session's connection; False: it has none."""
+        """Cut the connection of a ZooKeeper session. Return False if it has no connection."""
         return self._running.call(_called(self.cluster.zookeeper.disconnect, session_id))
 
 
 serve = Server
-"""As it reads best: ``with serve(path) as server:``."""
+"""Alias that reads well in ``with serve(path) as server:``."""
 
 
 async def _called(function: Any, argument: int) -> bool:
-    """In the loop's thread."""
     return bool(function(argument))
