@@ -1,1 +1,1 @@
-"""BookKeeper's bookie protocol, versions 2 and 3 on one port, over a store."""
+"""Bookies over a store: BookKeeper's bookie protocol, versions 2 and 3 on one port."""

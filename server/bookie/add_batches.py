@@ -1,4 +1,4 @@
-"""Adds that fare alike, as they are gathered by ledger from those that came one by one."""
+"""Batches of adds: single adds, collected by ledger."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from bookstand.storage.served.replica_operations import LEAST_ENTRY_BYTES, AddToReplica, highest_lac
 
 Answer = Callable[[int], bytes]
-"""Makes the answers to some adds, of the code that all of them have."""
+"""Builds the responses to a batch of adds, all with the same code."""
 
 
-# Memory that an add takes besides its frame, as measured.
+# Measured memory of an add besides its frame.
 _ADD_BYTES = 300
 
 
 class Adds(NamedTuple):
-    """Adds of one ledger that fare alike. ``size`` is that of their frames together."""
+    """Adds of one ledger with one outcome. ``size``: total bytes of their frames."""
 
     ledger_id: int
     master_key: bytes
@@ -30,7 +30,7 @@ class Adds(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """Memory that they take until they are answered."""
+        """Memory that the adds occupy until they are answered."""
         return self.size + _ADD_BYTES * len(self.entry_ids)
 
     def of(self, bookie: int) -> AddToReplica:
@@ -46,7 +46,7 @@ class Adds(NamedTuple):
 
 
 class AddCollector:
-    """Adds that came one by one, until :meth:`take`."""
+    """Collects single adds until :meth:`take` returns them as batches."""
 
     def __init__(self) -> None:
         self._by_ledger: dict[tuple[int, bytes, bool], list[tuple[int, bytes, Answer]]] = {}

@@ -1,6 +1,6 @@
-"""Runs of adds by the column: a whole run at once where its frames differ in nothing but their entries.
+"""Columnar processing of adds: one batch for a run of frames that differ only in their entries.
 
-This is all of a bookie that needs numpy, and is loaded with the first run that is large enough.
+Only this module of a bookie needs numpy. It is imported with the first run that is large enough.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rows = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
 def adds_of(run: FrameRun) -> Adds | None:
-    """The first adds of a run that are alike; None where they are to be looked at one by one."""
+    """Batch of the leading adds of a run that have the same layout; None if its frames must be processed one by one."""
     begin = run.start + LENGTH_BYTES
     if run.size > v2.ENTRY_START and run.data[begin + 1] == v2.ADD and run.data[begin] <= v2.NEWEST:
         return _v2_run(run)
@@ -41,7 +41,7 @@ def _v2_run(run: FrameRun) -> Adds | None:
     version, _, flags = v2.HEADER.unpack_from(run.data, run.start + LENGTH_BYTES)
     if not v2.OLDEST <= version <= v2.NEWEST:
         return None
-    # Header, key and ledger id.
+    # Header, master key and ledger id must be equal.
     rows = _alike(rows, [slice(LENGTH_BYTES, entry + 8)])
     key = run.data[run.start + LENGTH_BYTES + v2.KEY_START : run.start + entry]
     return _adds(run, rows, entry, key, bool(flags & v2.RECOVERY), partial(_v2_answers, version, rows, entry))
@@ -63,7 +63,7 @@ def _v3_run(run: FrameRun) -> Adds | None:
     rows = run.rows()
     txn, entry_id = _in_row(first.txn), _in_row(first.entry)
     body = LENGTH_BYTES + first.body.start
-    # All that tells the layout, up to the ledger's id in the entry.
+    # All bytes up to the ledger id in the entry must be equal, except for the transaction id and the entry id.
     same = [slice(LENGTH_BYTES, txn.start), slice(txn.stop, entry_id.start), slice(entry_id.stop, body + 8)]
     rows = _alike(rows, same, varints=[txn, entry_id])
     told = _numbers(rows[:, entry_id])
@@ -76,7 +76,7 @@ def _v3_answers(frame: bytes, first: v3.Add, rows: Rows, txn: slice, entry_id: s
     one = v3.answer_add(frame[first.header], code, frame[first.ledger], frame[first.entry])
     answers = np.empty((len(rows), len(one)), np.uint8)
     answers[:] = np.frombuffer(one, np.uint8)
-    # The header of the answer is the request's, and its last field the entry's id.
+    # The header of the response contains the request's transaction id; its last field is the entry id.
     answers[:, txn] = rows[:, txn]
     answers[:, len(one) - (entry_id.stop - entry_id.start) :] = rows[:, entry_id]
     return answers.tobytes()
@@ -87,7 +87,7 @@ def _in_row(part: slice) -> slice:
 
 
 def _alike(rows: Rows, same: Sequence[slice], varints: Sequence[slice] = ()) -> Rows:
-    """As many of the first rows as have the first one's octets there, and varints as long as its."""
+    """The leading rows that equal the first one in the slices ``same`` and in the lengths of the varints."""
     for part in same:
         rows = rows[: _agree((rows[:, part] == rows[0, part]).all(axis=1))]
     for part in varints:
@@ -97,13 +97,13 @@ def _alike(rows: Rows, same: Sequence[slice], varints: Sequence[slice] = ()) -> 
 
 
 def _agree(agreeing: Any) -> int:
-    """How many are true up to the first that is not."""
+    """Number of leading true values."""
     other = np.flatnonzero(~agreeing)
     return int(other[0]) if len(other) else len(agreeing)
 
 
 def _numbers(octets: Rows) -> Any:
-    """Varints of one length, one a row, as int64."""
+    """Decode varints of equal length, one per row, as int64."""
     numbers = np.zeros(len(octets), np.uint64)
     for place in range(octets.shape[1]):
         numbers |= (octets[:, place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
@@ -111,7 +111,7 @@ def _numbers(octets: Rows) -> Any:
 
 
 def _field(rows: Rows, start: int) -> Any:
-    """An int64 of each row."""
+    """Decode an int64 of each row."""
     return rows[:, start : start + 8].copy().view(">i8")[:, 0].astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Which entries of a ledger a bookie has, as it tells an operator: BookKeeper's AvailabilityOfEntriesOfLedger.
+"""Encoding of a bookie's entries of a ledger: BookKeeper's AvailabilityOfEntriesOfLedger.
 
 ::
 
@@ -8,8 +8,8 @@
     +---------+--------+-----------------------+---------------------------------------
       int32 0   int32                            int64 first start | int64 last start | int32 size | int32 period
 
-A group is a number of equally long sequences of entries whose starts are ``period`` apart, 0 where there is but one.
-Sequences further apart than a period can tell are groups of their own.
+A group is a number of equally long sequences of entries whose starts are ``period`` apart; 0 for a single sequence.
+A sequence whose distance exceeds the range of ``period`` is a group with one sequence.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LONGEST_PERIOD = (1 << 31) - 1
 
 
 def encode(entry_ids: Iterable[int]) -> bytes:
-    """``entry_ids`` are ascending; a bookie does not tell of negative ones."""
+    """Encode ascending entry ids. Negative ids are omitted, as by BookKeeper."""
     groups = list(_groups(_sequences(entry_ids)))
     return _HEADER.pack(0, len(groups)) + b"".join([_GROUP.pack(*group) for group in groups])
 
 
 def _sequences(entry_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(start, size) of entries without a gap."""
+    """Yield (start, size) of each sequence of consecutive ids."""
     start = size = 0
     for entry_id in entry_ids:
         if entry_id < 0:

@@ -1,4 +1,4 @@
-"""One bookie of a server: what it answers, whatever the version of the request. It has no socket and no loop."""
+"""Request semantics of one bookie, independent of the protocol version, sockets and the event loop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from bookstand.storage.hooks import Hooks, Subject
 
 LAST_ENTRY = -1
-"""The entry id of a read that asks for the last entry there is."""
+"""Entry id that requests the last entry of a ledger."""
 
 _MOST_BATCH_BYTES = 5 << 20
 
 
 class ReadResult(NamedTuple):
-    """What a read found: its code, the entry, and the highest LAC that the bookie has heard of."""
+    """Result of a read: its code, the entry, and the highest LAC that the bookie knows."""
 
     code: int
     stored: bytes | None = None
@@ -30,13 +30,13 @@ class ReadResult(NamedTuple):
 
 
 def check_bookie(path: str, number: int, bookies: int) -> None:
-    """Raise unless a store that so many are served of has a bookie with this number."""
+    """Raise unless ``number`` is one of the store's ``bookies`` bookies."""
     if not 0 < number <= bookies:
         raise IncorrectParameterError(f"store {path} has no bookie {number}: they are numbered from 1 to {bookies}")
 
 
 class Bookie:
-    """``number`` tells it apart from the other bookies of the store, from 1 on."""
+    """One bookie of a store; ``number``, from 1 on, identifies its replicas."""
 
     def __init__(self, storage: Storage, number: int) -> None:
         check_bookie(storage.path, number, MAX_BOOKIES)
@@ -44,18 +44,18 @@ class Bookie:
         self.number = number
 
     def view(self) -> ReplicaReader:
-        """What it has at this moment; a context manager."""
+        """Open a snapshot of the bookie's replicas, as a context manager."""
         return self.storage.copies(self.number)
 
     @property
     def hooks(self) -> Hooks | None:
-        """What a test has to say to what happens here."""
+        """Test hooks for this bookie."""
         hooks = self.storage.hooks
         return None if hooks is None else hooks.for_bookie(self.number)
 
     @property
     def entry_hooks(self) -> Hooks | None:
-        """The same where it wants to see single entries."""
+        """Test hooks for this bookie, if they intercept single entries."""
         return None if self.storage.entry_hooks is None else self.hooks
 
     def point(self, name: str, subject: Subject) -> None:
@@ -76,7 +76,7 @@ class Bookie:
         return ReadResult(codes.NO_ENTRY if stored is None else codes.OK, stored, ledger.lac)
 
     def read_batch(self, view: ReplicaReader, request: v2.Request) -> tuple[int, list[bytes]]:
-        """One entry at least, then more as long as there are some that the client has room for."""
+        """Read at least one entry, and further consecutive ones up to the request's limits."""
         entries: list[bytes] = []
         room = min(request.most_bytes, _MOST_BATCH_BYTES) - v2.BATCH_BYTES
         count = request.most_entries
@@ -93,7 +93,7 @@ class Bookie:
         return codes.OK, entries
 
     def read_lac(self, view: ReplicaReader, ledger_id: int) -> tuple[int, bytes | None, bytes | None]:
-        """(code, body of the explicit LAC, last entry)."""
+        """Return (code, body of the explicit LAC, last entry)."""
         hooks = self.entry_hooks
         if hooks is not None:
             hooks.on_read_lac(ledger_id)
@@ -101,15 +101,15 @@ class Bookie:
         if ledger is None:
             return codes.NO_ENTRY, None, None
         explicit = ledger.explicit_lac or None
-        # Rules about entries that are read do not meet this one: it is asked for the LAC that it carries.
+        # Does not pass through on_read(): the entry is only read for the LAC that it carries.
         last = None if ledger.last_entry is None else view.entry(ledger_id, ledger.last_entry)
         return codes.NO_ENTRY if explicit is None and last is None else codes.OK, explicit, last
 
     def entry_ids(self, view: ReplicaReader, ledger_id: int) -> bytes | None:
-        """Which entries it has, as it is told to an operator; None: it has never heard of the ledger."""
+        """Encoded availability of a ledger's entries; None for an unknown ledger."""
         return None if view.ledger(ledger_id) is None else availability.encode(view.entry_ids(ledger_id))
 
     def disk(self) -> tuple[int, int]:
-        """Bytes of the store's disk: all, and those that are free."""
+        """Total and free bytes of the store's disk."""
         disk = os.statvfs(self.storage.path)
         return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize

@@ -1,7 +1,7 @@
-"""Changes on their way from the loop to the store's committer, and the news of them back to the loop.
+"""Bridge between the event loop and the store's committer thread.
 
-Whatever arrives in a turn of the loop is submitted at its end, and committed together with what other connections have
-submitted; the committer works in its own thread, and the loop goes on meanwhile.
+Changes that arrive in one turn of the loop are submitted at its end and join the group commit with the changes of other
+connections. The committer notifies the loop when they are durable.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from bookstand.storage.commit.operations import Operation
 
 Told = Callable[[BaseException | None], None]
-"""Called in the loop once the change is durable, or was refused with an error."""
+"""Called in the loop after the change is durable, or with the error that prevented it."""
 
 
 class Flushable(Protocol):
-    """Has answers to send."""
+    """A connection with responses to send."""
 
     def proceed(self) -> None:
-        """Send them, and go on."""
+        """Send the responses, and process further requests."""
 
 
 class BridgedCommit(CommitRequest):
-    """One change; ``told`` hears what became of it."""
+    """One change; ``told`` is called with its outcome."""
 
     __slots__ = ("_office", "error", "told")
 
@@ -50,7 +50,7 @@ class BridgedCommit(CommitRequest):
 
 
 class CommitBridge:
-    """For one loop and one store. All but :meth:`wake` is for the loop's thread alone."""
+    """The bridge of one loop and one store. Only :meth:`wake` and :meth:`apply` may be called from other threads."""
 
     def __init__(self, storage: Storage, loop: asyncio.AbstractEventLoop) -> None:
         self._storage = storage
@@ -62,7 +62,7 @@ class CommitBridge:
         self._sending = False
 
     def post(self, operations: Sequence[Operation], told: Told) -> None:
-        """Queue a change; it goes off with the next :meth:`send_off`."""
+        """Queue a change for the next :meth:`send_off`."""
         self._outgoing.append(BridgedCommit(self, operations, told))
 
     def send_off(self) -> None:
@@ -83,24 +83,24 @@ class CommitBridge:
             self.wake()
 
     def wake(self) -> None:
-        """There is news; from any thread."""
+        """Schedule the delivery of finished commits. Thread-safe."""
         if not self._woken:
             self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self._tell)
             except RuntimeError:
-                # The loop is closed: nobody waits for it any more.
+                # The loop is closed.
                 pass
 
     def send_later(self, sender: Flushable) -> None:
-        """Somebody has answers, which are to go out together with others that come in this turn."""
+        """Flush a connection at the end of this turn, so that its responses are sent together."""
         self._unsent.add(sender)
         if not self._sending:
             self._sending = True
             self._loop.call_soon(self._send)
 
     def apply(self, operations: Sequence[Operation]) -> None:
-        """Make a change and wait until it is durable; from any thread but the loop's."""
+        """Make a change and wait until it is durable. Must not be called in the loop's thread."""
         self._storage.apply(WriteBatch(*operations))
 
     def _tell(self) -> None:
@@ -110,7 +110,7 @@ class CommitBridge:
             try:
                 posted.told(posted.error)
             except Exception:
-                # It concerns one connection; the others are told all the same.
+                # The error affects one connection; the other commits must still be delivered.
                 logger().exception("a client could not be told of its change")
 
     def _send(self) -> None:

@@ -1,4 +1,4 @@
-"""One connection to a bookie: requests in, answers out, in whatever order they are ready."""
+"""One client connection to a bookie. Responses are sent in the order of completion, not of the requests."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
     from bookstand.storage.commit.operations import Operation
 
 SMALLEST_RUN = 8
-"""Of frames: where looking at them by the column pays."""
+"""Number of frames in a run at which columnar processing is faster."""
 
-# Memory that a request in progress other than an add takes, besides its body.
+# Memory of a request in progress other than an add, besides its body.
 _CHANGE_BYTES = 1 << 10
-# Runs in which ledgers take turns are looked at frame by frame, so many at a time.
+# Number of frames processed one by one before a columnar batch is tried again.
 _ONE_BY_ONE = 64
 
 Look = Callable[[ReplicaReader], tuple[int, bytes]]
-"""Reads, and gives the code and the answer."""
+"""Performs a read; returns the code and the response."""
 Refusal = Callable[[int], bytes]
-"""The answer that says why not."""
+"""Builds the error response for a code."""
 
 
 @cache
 def _requests_v3() -> ModuleType:
-    """Loaded with the first request of that version: protobuf takes longer than all else that a bookie is made of."""
+    """Import the module with the first request of version 3: protobuf takes longer to load than the rest of a
+    bookie."""
     from bookstand.server.bookie.protocol import requests_v3
 
     return requests_v3
@@ -52,14 +53,14 @@ class BookieConnection(FramedConnection):
         self.desk = desk
         self._gathering = add_batches.AddCollector()
         self._held = False
-        # Reads whose time has come while the client does not read its answers.
+        # Completed steps whose responses wait until the client reads again.
         self._deferred: deque[tuple[float, Callable[[], None]]] = deque()
         self._long_polls: set[Callable[[], object]] = set()
         self._polling = 0
         self._view: ReplicaReader | None = None
         self._arrived = 0.0
 
-    # -- its life ------------------------------------------------------------------------------------------------------
+    # -- lifecycle -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -75,13 +76,13 @@ class BookieConnection(FramedConnection):
         self.desk.closed(self)
 
     def take_no_more(self) -> None:
-        """Take no more requests; what was taken is answered."""
+        """Accept no more requests; requests in progress are still answered."""
         self._held = True
         self.proceed()
 
     @property
     def has_answered(self) -> bool:
-        """True when all requests are answered, except for long polls that are still waiting."""
+        """True when all requests have been answered, except for waiting long polls."""
         unsent = self._answer_bytes or self.transport.get_write_buffer_size()
         return self.closed or not (self._request_bytes or self._deferred or unsent)
 
@@ -99,7 +100,7 @@ class BookieConnection(FramedConnection):
         super().buffer_updated(nbytes)
 
     def hold(self, before: Buffers, now: Buffers) -> None:
-        """Close a connection whose partial frames or unread answers exceed the limit of the server."""
+        """Close a connection whose partial frames or unread responses exceed the limit of the server."""
         within = self.desk.hold(before, now)
         if not within and sum(now) > sum(before) and not self.closed:
             self.desk.figures.refused += 1
@@ -107,7 +108,7 @@ class BookieConnection(FramedConnection):
             self.abort()
 
     def reject(self, head: bytes) -> bool | None:
-        """An add over the limit is a bad request; of any other frame that long nothing is known."""
+        """Answer an add over the limit as a bad request. Close the connection for any other frame of that size."""
         answer: bytes | None = None
         try:
             if head[:1] == FIRST_OCTET_OF_V3:
@@ -154,7 +155,7 @@ class BookieConnection(FramedConnection):
 
     def take(self, run: FrameRun) -> int:
         if run.frames >= SMALLEST_RUN and not self.desk.hooked:
-            # For those who send many at once: it takes as long to load as half of the server.
+            # Imported on demand: numpy takes as long to load as half of the server.
             from bookstand.server.bookie.add_runs import adds_of
 
             together = adds_of(run)
@@ -179,11 +180,11 @@ class BookieConnection(FramedConnection):
                 _requests_v3().take(self, frame)
                 return
             except v2.MalformedRequestError:
-                # As in the original, what is no request of version 3 may be one of version 2.
+                # As in BookKeeper, a malformed request of version 3 may be a valid one of version 2.
                 pass
         requests_v2.take(self, frame)
 
-    # -- what requests come to -----------------------------------------------------------------------------------------
+    # -- operations ----------------------------------------------------------------------------------------------------
 
     def answer(self, operation: str, code: int, answer: bytes, count: int = 1) -> None:
         self.desk.figures.answered(operation, code, monotonic() - self._arrived, count)
@@ -198,7 +199,7 @@ class BookieConnection(FramedConnection):
         stored: bytes,
         answer: add_batches.Answer,
     ) -> None:
-        """An add, which goes off with the others of its ledger."""
+        """Queue an add, to be submitted together with other adds of its ledger."""
         self._gathering.add(ledger_id, master_key, recovery, entry_id, stored, answer)
         if self.desk.hooked:
             (alone,) = self._gathering.take()
@@ -207,7 +208,7 @@ class BookieConnection(FramedConnection):
             InterceptedAdd(self, alone, hooks, partial(self._added, alone, self._arrived)).begin()
 
     def look(self, operation: str, look: Look, refusal: Refusal) -> None:
-        """A read. Those of one turn share a view of the store."""
+        """Perform a read. All reads of one turn of the loop share a snapshot of the store."""
         if self.desk.hooked:
             if self._is_too_much(_CHANGE_BYTES):
                 self.answer(operation, codes.TOO_MANY_REQUESTS, refusal(codes.TOO_MANY_REQUESTS))
@@ -224,7 +225,7 @@ class BookieConnection(FramedConnection):
         self.answer(operation, code, answer)
 
     def _looked(self, operation: str, look: Look, refusal: Refusal) -> Callable[[], None]:
-        """The same in another thread; returns what answers it."""
+        """Perform a read in a background thread, where hooks may block it, and return the call that answers it."""
         try:
             with self.desk.bookie.view() as view:
                 code, answer = look(view)
@@ -250,7 +251,7 @@ class BookieConnection(FramedConnection):
         after: Callable[[], None] | None = None,
         size: int = 0,
     ) -> None:
-        """Make a change durable; ``then`` answers. ``before`` and ``after`` are called by hooks. ``size``: bytes of the
+        """Commit a change; ``then`` answers the request. Hooks call ``before`` and ``after``. ``size``: bytes of the
         request's body."""
         arrived, size = self._arrived, size + _CHANGE_BYTES
         if self._is_too_much(size):
@@ -262,7 +263,7 @@ class BookieConnection(FramedConnection):
             self._finish(size, arrived, then if error is None else partial(self.fail, operation, error, refusal))
 
         if not self.desk.hooked:
-            # Behind the adds that came before it.
+            # Preserve the order of requests: adds that arrived earlier are submitted first.
             self._add_gathered()
             self.desk.office.post(changes, told)
             return
@@ -294,7 +295,7 @@ class BookieConnection(FramedConnection):
         )
 
     def wait_for_lac(self, ledger_id: int, previous_lac: int, seconds: float, ready: Callable[[bool], None]) -> bool:
-        """``ready`` is called when the ledger's LAC is higher, or the time is over; False: too many are waiting."""
+        """Call ``ready`` when the LAC exceeds ``previous_lac`` or time is up. Return False if too many wait."""
         desk = self.desk
         for limit, waiting, most in (
             (metrics.POLLS_OF_ONE, self._polling, desk.limits.long_polls),
@@ -310,7 +311,7 @@ class BookieConnection(FramedConnection):
             self._settle(arrived, partial(answer, come))
 
         def answer(come: bool) -> None:
-            # Until now it counts, for its answer may have been deferred.
+            # Counted until here, because the response may have been deferred.
             self._count_polls(-1)
             ready(come)
 
@@ -325,7 +326,7 @@ class BookieConnection(FramedConnection):
         self.desk.figures.long_polls += count
 
     def _settle(self, arrived: float, step: Callable[[], None]) -> None:
-        """Take a step in a later turn than its request. Its answer may be large: it is made when the client reads."""
+        """Run a later step of a request. Defer it while the client is not reading: its response may be large."""
         if self.closed:
             return
         if not self._writable:
@@ -341,17 +342,17 @@ class BookieConnection(FramedConnection):
 
     def fail(self, operation: str, error: BaseException, refusal: Refusal) -> None:
         if isinstance(error, StoreCrashedError | SimulatedCrash):
-            # A dead process answers nobody.
+            # A crashed process sends no responses.
             self.abort()
         elif not isinstance(error, OutcomeUnknownError):
-            # Of what has an unknown outcome the client hears nothing, and has to find out itself.
+            # A request with an unknown outcome gets no response; the client times out.
             code = codes.code_of(error)
             if code == codes.IO_ERROR:
                 logger().error("bookie %d: %s failed: %r", self.desk.bookie.number, operation, error)
             self.answer(operation, code, refusal(code))
 
     def view(self) -> ReplicaReader:
-        """What the bookie has, as all reads of this turn see it."""
+        """Snapshot that all reads of this turn share."""
         if self._view is None:
             self._view = self.desk.bookie.view().__enter__()
         return self._view
@@ -378,7 +379,7 @@ class BookieConnection(FramedConnection):
     def _added(self, together: add_batches.Adds, arrived: float, error: BaseException | None) -> None:
         self._count_adds(-together.held_bytes)
         if error is None:
-            # Who waits for it hears of it first, as from the original.
+            # Long polls are answered before the add, as by BookKeeper.
             self.desk.long_polls.confirmed(together.ledger_id, together.lac)
         if self.closed:
             return
@@ -390,7 +391,7 @@ class BookieConnection(FramedConnection):
         self.desk.office.send_later(self)
 
     def _is_too_much(self, size: int) -> bool:
-        """Count and report a request that would exceed the limit of the server."""
+        """True if a request would exceed the limit of the server; counts it."""
         if self.desk.load.bytes + size <= self.desk.limits.server_bytes:
             return False
         self.desk.figures.limits[metrics.ALL] += 1

@@ -1,4 +1,4 @@
-"""One add where a test has a say: it may wait, fail before or after, lose its answer, or end the store."""
+"""One add under test hooks, which may delay it, fail it, drop its response, or crash the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Step = Callable[[BaseException | None], None]
 
 
 class InterceptedAdd:
-    """Goes from step to step, each in the loop's thread, whoever lets it go on."""
+    """State machine of one add. Each step runs in the loop's thread; hooks resume it from any thread."""
 
     def __init__(self, connection: BookieConnection, alone: Adds, hooks: Hooks | None, told: Step) -> None:
         self._connection = connection
@@ -32,7 +32,7 @@ class InterceptedAdd:
 
     def _store(self, error: BaseException | None) -> None:
         if self._connection.closed:
-            # Its client has gone, or the bookie: who is not there any more stores nothing.
+            # The client has disconnected or the bookie was stopped; a stopped bookie stores nothing.
             error = error or OutcomeUnknownError(f"entry {self._entry}: the connection that it came over is closed")
         error = error or self._pass("append.before_store")
         if error is not None:
@@ -49,7 +49,7 @@ class InterceptedAdd:
             self._told(None)
 
     def _later(self, step: Step) -> Callable[..., None]:
-        """What a hook calls, in whatever thread, to have it go on."""
+        """Return the callback with which a hook resumes the add from any thread."""
 
         def proceed(error: BaseException | None = None) -> None:
             self._desk.loop.call_soon_threadsafe(step, error)

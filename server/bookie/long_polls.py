@@ -1,4 +1,4 @@
-"""Reads that wait for a ledger's last-add-confirmed to go beyond what the client knows."""
+"""Long polls: reads that wait for a ledger's last-add-confirmed (LAC) to advance."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from bookstand.server.bookie.bookie import Bookie
 from bookstand.storage.format.schema import MAX_ENTRY_ID
 from bookstand.storage.served.replica_reader import ReplicaReader
 
-# How often to look for what others than the server's clients have confirmed.
+# Interval (s) of polling for LACs that other writers than the server's clients have confirmed.
 _LOOK_INTERVAL = 0.05
 LEDGERS_AT_ONCE = 1_000
-"""Number of ledgers that one look reads, so that it does not hold up other connections."""
+"""Number of ledgers read in one turn of the loop, so that other connections are not delayed."""
 READS_AT_ONCE = 1_000
-"""Number of reads that are answered in one turn of the loop."""
-# Number of LACs without a read, besides as many as there are with reads, at which the heap is made anew.
+"""Number of reads answered in one turn of the loop."""
+# The heap is rebuilt when its stale LACs exceed the live ones by this number.
 _STALE_LACS = 16
 
 Ready = Callable[[bool], None]
-"""Called once: True where the LAC has come, False where the time is over."""
+"""Called once: True if the LAC has advanced, False on timeout."""
 
 
 class _Waiting:
@@ -41,12 +41,12 @@ class _Waiting:
 
 
 class _Ledger:
-    """The reads that wait for one ledger, by the LAC that their clients know. Adding and removing one takes constant
-    time, but for the order of the LACs; a new LAC is looked up without a look at the reads that it does not end."""
+    """Waiting reads of one ledger, by the LAC that their clients know. Adding and removing a read takes constant time
+    apart from the heap; a new LAC touches only the reads that it completes."""
 
     def __init__(self) -> None:
         self._by_lac: dict[int, dict[_Waiting, None]] = {}
-        # A heap. LACs that no read waits for any more are removed from it later.
+        # A heap. LACs without a waiting read are removed lazily.
         self._lacs: list[int] = []
 
     def add(self, waiting: _Waiting) -> None:
@@ -69,7 +69,7 @@ class _Ledger:
         return True
 
     def take_below(self, lac: int) -> list[_Waiting]:
-        """Remove and return the reads that end with this LAC."""
+        """Remove and return the reads that a new LAC completes."""
         found: list[_Waiting] = []
         while self._lacs and self._lacs[0] < lac:
             found += self._by_lac.pop(heappop(self._lacs), ())
@@ -91,11 +91,11 @@ class LongPolls:
         self._ledgers: dict[int, _Ledger] = {}
         self._look: asyncio.TimerHandle | None = None
         self._seen_commit = -1
-        # Ledgers that are still to be looked at for this commit.
+        # Ledgers whose LAC has not been read since that commit.
         self._unseen: list[int] = []
 
     def wait(self, ledger_id: int, previous_lac: int, seconds: float, ready: Ready) -> Callable[[], object]:
-        """Returns what ends the waiting without an answer."""
+        """Register a waiting read. Return a function that cancels it without a response."""
         waiting = _Waiting(ledger_id, previous_lac, ready)
         self._ledgers.setdefault(ledger_id, _Ledger()).add(waiting)
         waiting.timer = self._loop.call_later(seconds, self._time_out, waiting)
@@ -104,7 +104,7 @@ class LongPolls:
         return partial(self._forget, waiting)
 
     def confirmed(self, ledger_id: int, lac: int) -> None:
-        """A ledger's LAC has come to be that."""
+        """Complete the reads that wait for a LAC up to this one."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             return
@@ -116,7 +116,7 @@ class LongPolls:
         self._end_some(iter(ended))
 
     def _end_some(self, ended: Iterator[_Waiting]) -> None:
-        """Answer reads, and further ones in later turns of the loop: other connections are served between them."""
+        """Answer some of the reads, and the rest in later turns of the loop, to not delay other connections."""
         some = list(islice(ended, READS_AT_ONCE))
         if len(some) == READS_AT_ONCE:
             self._loop.call_soon(self._end_some, ended)
@@ -145,7 +145,7 @@ class LongPolls:
         return True
 
     def _look_around(self) -> None:
-        """Notice what writers of the store, in this process and others, have confirmed."""
+        """Poll for LACs confirmed by other writers of the store, in this process and in others."""
         self._look = None
         if not self._ledgers:
             self._unseen.clear()
@@ -166,7 +166,7 @@ class LongPolls:
 
 
 def _lac_of(view: ReplicaReader, ledger_id: int) -> int:
-    """The LAC of a ledger. One that cannot be read ends the reads that wait for it, whose answers report the damage."""
+    """LAC of a ledger, or MAX_ENTRY_ID if the ledger is damaged: the reads must end to report the damage."""
     try:
         ledger = view.ledger(ledger_id)
     except StoreDamagedError:

@@ -1,4 +1,4 @@
-"""What there is to watch of a bookie: requests by operation and result, how long they took, connections, bytes."""
+"""Metrics of a bookie: requests by operation and result, latencies, connections, buffered bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FRAME, REQUESTS_OF_ONE, ALL, POLLS_OF_ONE, ALL_POLLS = (
 
 
 class Figures:
-    """Of one bookie. Counted in the loop's thread, read in any."""
+    """Metrics of one bookie. Updated in the loop's thread, read in any."""
 
     def __init__(self, bookie: int) -> None:
         self._bookie = str(bookie)

@@ -1,4 +1,4 @@
-"""A bookie's door: the port at which it is found, open or shut."""
+"""The listening port of a bookie, which can be closed and reopened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BACKLOG = 1024
 
 
 class ListeningPort:
-    """For the loop's thread. ``port`` 0 is any free one when it is opened first, and the same one ever after."""
+    """Used in the loop's thread only. Port 0 selects a free port when first opened, and the same port later."""
 
     def __init__(self, desk: BookieContext, host: str, port: int) -> None:
         self.desk = desk
@@ -34,7 +34,8 @@ class ListeningPort:
         self.desk.open()
 
     async def shut(self, keep_place: bool = False) -> None:
-        """Whoever comes is refused, and all connections are cut. ``keep_place``: nobody else gets the port then."""
+        """Refuse new connections and cut the existing ones. ``keep_place`` reserves the port against other
+        processes."""
         self._give_up_place()
         listener, self._listener = self._listener, None
         if listener is None:
@@ -42,8 +43,8 @@ class ListeningPort:
         places = [(listening.family, listening.getsockname()) for listening in listener.sockets]
         for listening in listener.sockets:
             self.desk.loop.remove_reader(listening.fileno())
-        # A connection that was accepted in this turn gets its transport in the next: asyncio would lose its socket if
-        # the listener were closed by then.
+        # asyncio creates the transport of an accepted connection in the next turn, and leaks its socket if the listener
+        # is closed before.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         listener.close()
@@ -52,7 +53,7 @@ class ListeningPort:
         self.desk.close()
         await listener.wait_closed()
         while self.desk.connections:
-            # They go in later turns of the loop.
+            # asyncio reports lost connections in later turns of the loop.
             await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -63,14 +64,14 @@ class ListeningPort:
 
 
 def _bound(family: int, place: tuple[str, int]) -> socket.socket:
-    """A socket that has a place and does not listen there: the system refuses whoever comes."""
+    """Bind a socket to an address without listening, so that the kernel refuses connections."""
     bound = socket.socket(family)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(place)
-        # From now on others cannot have it as well.
+        # Without SO_REUSEADDR no other socket can bind the address.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except OSError:
-        # Somebody was faster; that shows when it is opened.
+        # Another process has taken the port; the next open() reports that.
         pass
     return bound

@@ -1,4 +1,4 @@
-"""Bookies over a store, each on a port of its own."""
+"""The bookies of a store, each on its own port."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bookstand.storage.storage import Storage
 
 
 class BookieServer:
-    """``await start()`` listens, one port for each bookie; ``await stop()`` ends it. The store stays open.
+    """A server with one port for each bookie. :meth:`stop` leaves the store open.
 
-    Bookies are numbered from 1 on; which number a bookie has is what tells its copies in the store apart, so it must be
-    the same ones after a restart. One server at a time has a store's bookies.
+    Bookies are numbered from 1. A bookie's number identifies its replicas in the store, so the order of the bookies
+    must be the same after a restart. A store's bookies can be served by only one server at a time.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class BookieServer:
     # -- for tests of clients ------------------------------------------------------------------------------------------
 
     async def open(self, number: int) -> None:
-        """Have a bookie be there again, where it was."""
+        """Reopen a bookie at its previous address."""
         door = self._door(number)
         if not door.is_open:
             await door.open()
 
     async def shut(self, number: int) -> None:
-        """Have a bookie be gone: its connections are cut, and whoever comes is refused."""
+        """Simulate the death of a bookie: cut its connections and refuse new ones."""
         await self._door(number).shut(keep_place=True)
 
     def is_open(self, number: int) -> bool:
@@ -76,10 +76,10 @@ class BookieServer:
         check_bookie(self._storage.path, number, len(self._doors))
         return self._doors[number - 1]
 
-    # -- the end -------------------------------------------------------------------------------------------------------
+    # -- shutdown ------------------------------------------------------------------------------------------------------
 
     async def drain(self, seconds: float) -> None:
-        """Take no more requests, and wait for so long at most until what was taken is answered."""
+        """Accept no more requests, and wait up to ``seconds`` for the responses to the accepted ones."""
         connections = [connection for door in self._doors for connection in door.desk.connections]
         for connection in connections:
             connection.take_no_more()
@@ -89,18 +89,18 @@ class BookieServer:
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Stop listening, and close all connections. What has arrived and was not answered may be stored."""
+        """Stop listening, and close all connections. Unanswered requests may have been stored."""
         self._storage.clients.discard(self)
         await asyncio.gather(*(door.shut() for door in self._doors))
         await asyncio.to_thread(self._storage.release_role, self._role)
 
     def storage_crashed(self, reason: BookstandError) -> None:
-        """For tests: the store has died, and its bookies with it. From any thread."""
+        """Close the bookies of a crashed store, for tests. Thread-safe."""
         if self._loop is not None:
             for door in self._doors:
                 self._loop.call_soon_threadsafe(door.desk.close)
 
     def samples(self) -> Iterator[Sample]:
-        """What there is to watch of it: a source for ``store.metrics()``."""
+        """Metric samples of all bookies; a source for ``store.metrics()``."""
         for door in self._doors:
             yield from door.desk.figures.samples()

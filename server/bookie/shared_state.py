@@ -1,4 +1,4 @@
-"""What the connections to one bookie share."""
+"""State shared by the connections to a bookie."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ MOST_HOOK_THREADS = 256
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of what a server buffers for its clients.
+    """Limits on a server's buffers and long polls.
 
     ``frame_bytes``: size of a frame with its length field, as ``nettyMaxFrameSizeBytes``; the default is Pulsar's. A
-    longer add is answered as a bad request, and the connection goes on.
-    ``connection_bytes``: requests in progress of one connection; beyond that nothing is read from it.
-    ``server_bytes``: all buffers of all connections. Beyond that adds are refused as too many, and a connection that
-    adds partial frames, waiting frames or unread answers is closed.
-    ``long_polls``, ``server_long_polls``: waiting reads of one connection and of all of them; more are refused as too
-    many.
+    longer add is answered as a bad request, and the connection stays open.
+    ``connection_bytes``: requests in progress of one connection; above it nothing more is read from the connection.
+    ``server_bytes``: all buffers of all connections. Above it adds are refused with TOO_MANY_REQUESTS, and a connection
+    whose partial frames, waiting frames or unread responses grow is closed.
+    ``long_polls``, ``server_long_polls``: waiting reads of one connection and of all; more are refused with
+    TOO_MANY_REQUESTS.
     """
 
     frame_bytes: int = 5_253_120
@@ -83,7 +83,7 @@ class HookThreads:
 
 
 class MemoryBudget:
-    """Bytes that a server buffers for all its connections, its long polls, and its threads for hooks."""
+    """Bytes buffered by a server for all its connections, its number of long polls, and its threads for hooks."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -92,7 +92,7 @@ class MemoryBudget:
 
 
 class BookieContext:
-    """One bookie's. For the loop's thread, but where it says otherwise."""
+    """Shared state of one bookie's connections. Used in the loop's thread only."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class BookieContext:
 
     @property
     def hooked(self) -> bool:
-        """Whether a test has a say in what happens here."""
+        """True if test hooks are installed."""
         return self.bookie.storage.hooks is not None
 
     def opened(self, connection: BookieConnection) -> None:
         self.connections.add(connection)
         self.figures.connections += 1
         if self._ended:
-            # It was accepted at the last moment.
+            # The connection was accepted while the port was being closed.
             connection.abort()
 
     def closed(self, connection: BookieConnection) -> None:
@@ -131,13 +131,13 @@ class BookieContext:
         self.figures.connections -= 1
 
     def hold(self, before: Buffers, now: Buffers) -> bool:
-        """Record the buffers of a connection; False if those of the server are over their limit."""
+        """Record a change of a connection's buffers. Return False if the server's buffers exceed their limit."""
         self.load.bytes += sum(now) - sum(before)
         self.figures.held.change(before, now)
         return self.load.bytes <= self.limits.server_bytes
 
     def aside(self, work: Callable[[], Callable[[], None]]) -> None:
-        """Work that hooks may keep waiting, in another thread; what it returns is called in the loop."""
+        """Run ``work``, which hooks may block, in another thread, and then the function that it returns in the loop."""
 
         def run() -> None:
             then = work()
@@ -150,11 +150,11 @@ class BookieContext:
         self.load.hook_threads.run(run)
 
     def open(self) -> None:
-        """Connections may come."""
+        """Accept connections."""
         self._ended = False
 
     def close(self) -> None:
-        """Those that there are go, and so does whoever comes until it is opened again."""
+        """Close all connections, and new ones until :meth:`open` is called."""
         self._ended = True
         self.long_polls.close()
         for connection in list(self.connections):

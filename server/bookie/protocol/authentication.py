@@ -1,4 +1,4 @@
-"""What a bookie without authentication says to whoever authenticates himself, in either version."""
+"""Authentication exchange of both versions: the bookie replies that authentication is disabled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NONE = messages.AuthMessage(authPluginName="AuthDisabledPlugin", payload=b"")
 
 
 def check(octets: bytes) -> None:
-    """Whether it is an authentication at all."""
+    """Raise unless ``octets`` is an AuthMessage."""
     try:
         messages.AuthMessage.FromString(octets)
     except DecodeError as error:

@@ -1,4 +1,4 @@
-"""What a bookie answers: the codes of version 2, the same in version 3, and which error becomes which."""
+"""Response codes of version 2, their equivalents in version 3, and the mapping of errors to codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STATUS: Mapping[int, int] = {
     TOO_MANY_REQUESTS: 506,
     LIMBO: 507,
 }
-"""Version 3's number for each of version 2's codes."""
+"""Status of version 3 for each code of version 2."""
 
 NAMES: Mapping[int, str] = {
     OK: "ok",
@@ -47,7 +47,7 @@ NAMES: Mapping[int, str] = {
     LIMBO: "limbo",
 }
 
-# By the code that a client makes of each; whatever else goes wrong in a bookie is an I/O error to its clients.
+# By the client's error code. Any other error is an I/O error to clients.
 _BY_CLIENT_CODE: Mapping[int, int] = {
     -7: NO_LEDGER,
     -25: NO_LEDGER,
@@ -63,7 +63,7 @@ _BY_CLIENT_CODE: Mapping[int, int] = {
 
 
 def code_of(error: BaseException | None) -> int:
-    """What to answer where this went wrong; None: nothing did."""
+    """Response code for an error; OK for None."""
     if error is None:
         return OK
     if isinstance(error.__cause__, DiskFullError):

@@ -1,4 +1,4 @@
-"""Requests of version 2, and what each comes to."""
+"""Handlers of the requests of version 2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def take(connection: BookieConnection, frame: bytes) -> None:
     if opcode == v2.ADD:
         _add(connection, version, flags, frame)
     elif opcode == v2.AUTH:
-        # With it protobuf is loaded, which hardly any connection of this version needs.
+        # Imported on demand: it loads protobuf, which most connections of version 2 do not need.
         from bookstand.server.bookie.protocol import authentication
 
         authentication.check(frame[v2.HEADER.size :])

@@ -1,4 +1,4 @@
-"""Requests of version 3, and what each comes to."""
+"""Handlers of the requests of version 3."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def take(connection: BookieConnection, frame: bytes) -> None:
 
 
 def reject(head: bytes) -> bytes | None:
-    """The answer to a request over the limit that begins like this; None: more of it is needed."""
+    """Response to a request over the limit that begins with ``head``; None if more bytes are needed."""
     request = v3.read_long_request(head)
     return None if request is None else v3.answer(request, codes.BAD_REQUEST)
 
@@ -60,7 +60,7 @@ def _add(connection: BookieConnection, request: v3.Request) -> None:
     ids = add.ledgerId.to_bytes(8, "big", signed=True) + add.entryId.to_bytes(8, "big", signed=True)
     answer = partial(_answer_add, v3.header_of(request), v3.varint(add.ledgerId), v3.varint(add.entryId))
     if len(add.body) < LEAST_ENTRY_BYTES or add.body[:_IDS_BYTES] != ids or len(add.masterKey) != MASTER_KEY_BYTES:
-        # The original stores what calls itself another entry under the name that it has inside.
+        # BookKeeper stores an entry whose ids differ from the request's under the ids in the entry.
         connection.answer("add", codes.BAD_REQUEST, answer(codes.BAD_REQUEST))
         return
     recovery = add.HasField("flag") and add.flag == messages.AddRequest.RECOVERY_ADD
@@ -91,7 +91,7 @@ def _read(connection: BookieConnection, request: v3.Request) -> None:
 
 
 def _fence(connection: BookieConnection, read: v3.Read, master_key: bytes) -> None:
-    """Fence, then read. The answer does not tell of the LAC."""
+    """Fence the ledger, then read. The response does not contain the LAC."""
     bookie = connection.desk.bookie
 
     def refusal(code: int) -> bytes:
@@ -108,8 +108,8 @@ def _fence(connection: BookieConnection, read: v3.Read, master_key: bytes) -> No
 
 
 def _wait(connection: BookieConnection, plain: v3.Read, read: Any, piggyback: bool) -> None:
-    """A read that waits until the LAC is higher than the client knows; with ``piggyback`` it gets the entry behind
-    what it knows, or none if there is none in time."""
+    """Read after the LAC exceeds the one that the client knows. With ``piggyback`` the response has the entry after
+    that LAC, or no entry on timeout."""
     bookie, previous = connection.desk.bookie, read.previousLAC
 
     def refusal(code: int) -> bytes:
@@ -182,8 +182,8 @@ def _write_lac(connection: BookieConnection, request: v3.Request) -> None:
 
 
 def _force(connection: BookieConnection, request: v3.Request) -> None:
-    """Adds are answered once they are durable, whatever their ledger: there is nothing left to force. It is answered
-    behind those that are under way."""
+    """Confirm that earlier adds are durable. Adds are always durable when answered, so this is an empty commit after
+    those in progress."""
     ledger_id = request.forceLedgerRequest.ledgerId
     answer = partial(_told, request, ledgerId=ledger_id)
     point = connection.desk.bookie.point
@@ -197,7 +197,7 @@ def _force(connection: BookieConnection, request: v3.Request) -> None:
     )
 
 
-# -- what operators ask ------------------------------------------------------------------------------------------------
+# -- administration ----------------------------------------------------------------------------------------------------
 
 
 def _bookie_info(connection: BookieConnection, request: v3.Request) -> None:
@@ -227,7 +227,7 @@ def _list_entries(connection: BookieConnection, request: v3.Request) -> None:
 
 
 def _authenticate(connection: BookieConnection, request: v3.Request) -> None:
-    """A bookie without authentication says that it has none, whatever it is shown."""
+    """Reply that authentication is disabled, regardless of the credentials."""
     told = authentication.NONE
     answer = v3.answer(request, codes.OK, "authResponse", authPluginName=told.authPluginName, payload=told.payload)
     connection.answer("auth", codes.OK, answer)
@@ -255,7 +255,7 @@ _FIELDS = {
 
 
 def _told(request: v3.Request, code: int, **values: object) -> bytes:
-    """An answer whose message repeats the status."""
+    """Build a response whose message repeats the status."""
     return v3.answer(request, code, _FIELDS[request.header.operation], status=codes.STATUS[code], **values)
 
 

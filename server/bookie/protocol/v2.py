@@ -1,4 +1,4 @@
-"""Version 2 of the bookie protocol: fixed layouts, the requests of which carry no id.
+"""Version 2 of the bookie protocol: fixed layouts; requests other than BATCH_READ carry no id.
 
 ::
 
@@ -6,16 +6,16 @@
     +---------+--------+-------+------------------------------------------------------------------
     | version | opcode | flags |
     +---------+--------+-------+------------------------------------------------------------------
-      ADD          master key 20 | the entry as stored, which begins with ledger id and entry id
-      READ         ledger id | entry id | master key 20, if it is to fence
-      BATCH_READ   ledger id | entry id | request id | int32 most entries | int64 most bytes | as READ
+      ADD          master key 20 | the stored entry, which begins with ledger id and entry id
+      READ         ledger id | entry id | master key 20, for fencing
+      BATCH_READ   ledger id | entry id | request id | int32 maximum entries | int64 maximum bytes | as READ
       AUTH         AuthMessage
-    answers
-      ADD, READ    int32 code | ledger id | entry id | the entry, of READ
-      BATCH_READ   the same, then request id | (int32 size, entry)*
+    responses
+      ADD, READ    int32 code | ledger id | entry id | for READ, the entry
+      BATCH_READ   as READ, then request id | (int32 size, entry)*
       AUTH         AuthMessage
 
-Flags are 1: fence, 2: an add of a recovery, 4: before others. The version of a request is echoed.
+Flags are 1: fence, 2: recovery add, 4: high priority. The version of a request is echoed.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ ANSWER_BYTES = _ANSWER.size
 KEY_START = HEADER.size
 ENTRY_START = KEY_START + MASTER_KEY_BYTES
 LEAST_ADD = ENTRY_START + _IDS.size
-# Code, ids and request id of a batch, and the size of each entry: what the original counts.
+# Overhead of a batch (code, ids, request id) and of each entry (its size), as BookKeeper counts them.
 BATCH_BYTES = 36
 BATCH_ENTRY_BYTES = _SIZE.size
 
 
 class MalformedRequestError(MalformedError):
-    """Bytes that are no request: the original closes the connection."""
+    """A malformed request, after which the connection is closed, as by BookKeeper."""
 
 
 class Request(NamedTuple):
-    """A request other than ADD and AUTH. ``most_entries`` and ``most_bytes`` are a batch's."""
+    """A request other than ADD and AUTH. ``most_entries`` and ``most_bytes`` apply to BATCH_READ."""
 
     version: int
     opcode: int
@@ -64,7 +64,7 @@ class Request(NamedTuple):
 
 
 def read_header(frame: bytes) -> tuple[int, int, int]:
-    """(version, opcode, flags)."""
+    """Return (version, opcode, flags)."""
     if len(frame) < HEADER.size:
         raise MalformedRequestError(f"{len(frame)} bytes are too few for a request")
     version, opcode, flags = HEADER.unpack_from(frame)
@@ -89,7 +89,7 @@ def read_request(frame: bytes) -> Request:
 
 
 def ids_of(frame: bytes) -> tuple[int, int]:
-    """Ledger and entry id of an ADD."""
+    """Ledger id and entry id of an ADD."""
     if len(frame) < LEAST_ADD:
         raise MalformedRequestError(f"an add of {len(frame)} bytes is too short for its ids")
     ledger_id, entry_id = _IDS.unpack_from(frame, ENTRY_START)
@@ -97,7 +97,7 @@ def ids_of(frame: bytes) -> tuple[int, int]:
 
 
 def read_long_add(head: bytes) -> tuple[int, int, int] | None:
-    """Version, ledger id and entry id of an add that begins like this; None: more of it is needed."""
+    """Version, ledger id and entry id of an ADD that begins with ``head``; None if more bytes are needed."""
     if len(head) >= HEADER.size:
         version, opcode, _ = HEADER.unpack_from(head)
         if not OLDEST <= version <= NEWEST or opcode != ADD:

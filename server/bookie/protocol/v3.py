@@ -1,8 +1,8 @@
 """Version 3 of the bookie protocol: protobuf messages, ``proto/bookie_protocol.proto``.
 
-Adds and reads come by the hundred thousand. Their usual form, fields in the order in which the original's client writes
-them and nothing besides, is recognised and answered here without the protobuf runtime; whatever has another form goes
-through it, and means the same (``tests/server/bookie/test_v3.py`` holds both equal).
+Adds and reads dominate the traffic. Their canonical form (the fields in the order in which BookKeeper's client writes
+them, and no others) is parsed and answered without the protobuf runtime. Any other form is parsed by protobuf, with the
+same result (``tests/server/bookie/test_v3.py`` compares both).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bookstand.server.bookie.protocol.v2 import MalformedRequestError
 from bookstand.server.bookie.protocol.versions import FIRST_OCTET_OF_V3
 from bookstand.server.framing import joined
 
-# Written as short as it can be, so that it can be echoed.
+# Only the shortest encoding of a varint: the parsed bytes are echoed in the response.
 _NUMBER = rb"([\x80-\xff]{0,8}[\x01-\x7f]|[\x80-\xff]{9}\x01|\x00)"
 _HEADER = rb"\x0a(.)\x08\x03\x10%b\x18" + _NUMBER
 _ADD = re.compile(
@@ -43,7 +43,7 @@ Response = messages.Response
 
 
 class Add(NamedTuple):
-    """Where the parts of an add of the usual form are: its header, transaction id, entry id, key and entry."""
+    """Slices of an add in canonical form: header, transaction id, ledger id, entry id, master key and entry."""
 
     ledger_id: int
     entry_id: int
@@ -56,7 +56,7 @@ class Add(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A read of the usual form, which neither fences nor waits. ``header`` is that of the answer as well."""
+    """A read in canonical form, which neither fences nor waits. The response begins with the same ``header``."""
 
     header: bytes
     ledger_id: int
@@ -64,7 +64,7 @@ class Read(NamedTuple):
 
 
 def match_add(frame: bytes) -> Add | None:
-    """An add of the usual form whose entry is the one that it says; None: look at it closely."""
+    """Parse an add in canonical form whose entry contains the same ids. Return None if protobuf must parse it."""
     found = _ADD.match(frame)
     if found is None:
         return None
@@ -101,19 +101,19 @@ def match_read(frame: bytes) -> Read | None:
 
 
 def read_request(frame: bytes) -> Request:
-    """Any request, through protobuf."""
+    """Parse any request with protobuf."""
     try:
         request: Request = Request.FromString(frame)
     except DecodeError as error:
         raise MalformedRequestError(f"this is no request: {error}") from None
     if not request.IsInitialized():
-        # An operation that the schema does not know is a field that it does not know.
+        # An operation that the schema does not define parses as an unknown field.
         raise MalformedRequestError("required fields of the request are missing")
     return request
 
 
 def read_long_request(head: bytes) -> Request | None:
-    """The request that begins like this, with nothing but its header; None: more of it is needed."""
+    """Parse the header of a request that begins with ``head``. Return None if more bytes are needed."""
     if len(head) < 2 or len(head) < (end := 2 + head[1]):
         return None
     request = read_request(head[:end])
@@ -123,7 +123,7 @@ def read_long_request(head: bytes) -> Request | None:
 
 
 def answer_add(header: bytes, code: int, ledger: bytes, entry: bytes) -> bytes:
-    """``header`` is the request's, the ids are varints."""
+    """Build the response to an add from the request's header and the varints of its ids."""
     status = _STATUS[code]
     told = b"".join((b"\x08", status, b"\x10", ledger, b"\x18", entry))
     return joined((header, b"\x10", status, b"\xaa\x06", varint(len(told)), told))
@@ -151,14 +151,14 @@ def answer_read(
 
 
 def header_of(request: Request) -> bytes:
-    """How an answer to the request begins; a priority is not echoed."""
+    """Header of the response to a request; the priority is not echoed."""
     header: Any = request.header
     told = b"".join((b"\x08\x03\x10", varint(header.operation), b"\x18", varint(header.txnId)))
     return FIRST_OCTET_OF_V3 + varint(len(told)) + told
 
 
 def answer(request: Request, code: int, field: str = "", **values: object) -> bytes:
-    """An answer to any request through protobuf: its status, and the message of ``field`` with these values."""
+    """Build the response to any request with protobuf: its status, and the message ``field`` with ``values``."""
     response = Response(status=STATUS[code])  # type: ignore[arg-type]
     response.header.version = messages.VERSION_THREE
     response.header.operation = request.header.operation
@@ -181,7 +181,7 @@ def varint(number: int) -> bytes:
 
 
 def _number(octets: Sequence[int]) -> int:
-    """An unsigned varint."""
+    """Decode an unsigned varint."""
     number = octets[0] & 0x7F
     shift = 7
     for octet in octets[1:]:

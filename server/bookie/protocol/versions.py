@@ -1,4 +1,4 @@
-"""How requests of the two versions are told apart."""
+"""Discrimination of the two protocol versions."""
 
 FIRST_OCTET_OF_V3 = b"\x0a"
-"""A request of version 3 begins with its header, which is field 1; what begins so may be one of version 2 as well."""
+"""Tag of the header, which is field 1 of a request of version 3. A request of version 2 may begin with it as well."""
