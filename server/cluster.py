@@ -88,28 +88,24 @@ class Cluster:
 
     @property
     def metadata_service_uri(self) -> str:
-        """``metadataServiceUri`` for BookKeeper clients."""
         host, port = self.zookeeper_address
         return f"zk+hierarchical://{host}:{port}{ROOT}"
 
     @property
     def metadata_store_url(self) -> str:
-        """``metadataStoreUrl`` for Pulsar brokers."""
         host, port = self.zookeeper_address
         return f"zk:{host}:{port}"
 
     # -- for tests of clients ------------------------------------------------------------------------------------------
 
     async def stop_bookie(self, number: int) -> None:
-        """Close one bookie's port and connections, and remove it from the list. Return after watchers of the list have
-        been notified."""
+        """Close one bookie's port and connections and unlist it. Return after watchers have been notified."""
         async with self._listing:
             await self.bookies.shut(number)
             await self._set_gone(number, True)
 
     async def start_bookie(self, number: int) -> None:
-        """Reopen a stopped bookie under its name and at its port. Return after watchers of the list have been
-        notified."""
+        """Reopen a stopped bookie at its port and list it again. Return after watchers have been notified."""
         async with self._listing:
             with bind_errors(f"bookie {number}"):
                 await self.bookies.open(number)

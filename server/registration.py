@@ -1,7 +1,7 @@
 """Registration of a store's bookies in its metadata: the cluster's layout, the cookies and the available bookies.
 
 A bookie that is served has a node below ``available``; the node is not bound to a session. Ledger metadata refers to a
-bookie by its id, which the cookie stores: the address at which it first listened. The node below ``available`` contains
+bookie by its id, the address at which it first listened, which its cookie preserves. The node below ``available`` has
 its current address, so clients find ledgers after a change of ports.
 """
 
@@ -39,7 +39,7 @@ class Registration:
         self._storage = storage
         self._names = self._names_in_cookies()
         self._places: dict[str, bytes] = {}
-        """Content of the node below ``available``, by the name of each served bookie."""
+        """Content of each served bookie's node below ``available``, by bookie id."""
         self._gone: set[str] = set()
         self._read_only = False
 
@@ -155,7 +155,7 @@ class _Presence:
 
 
 def _number_in(data: bytes) -> int | None:
-    """Number of the bookie that a cookie belongs to; None for a cookie of another cluster."""
+    """Number of the store's bookie that a cookie belongs to; None for any other cookie."""
     try:
         (folder,) = parse(data).journal_folders
     except (MalformedError, ValueError):

@@ -1,1 +1,1 @@
-"""ZooKeeper's protocol over the nodes and ledgers of a store, as far as BookKeeper's and Pulsar's clients use it."""
+"""ZooKeeper's protocol over the nodes and ledgers of a store, as used by the clients of BookKeeper and Pulsar."""

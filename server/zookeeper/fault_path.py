@@ -1,7 +1,7 @@
-"""Writes where a test has a say: they pass the points that the same would pass if it came through the store's API.
+"""Writes under test hooks: they pass the same failpoints as the equivalent calls of the store's API.
 
-So the rules that fail, delay, stall or crash a store, or lose an answer, do so here. Hooks may keep a write waiting,
-which is why they are called in a thread; writes go one by one.
+Fault rules can therefore fail, delay or stall them, drop their responses, or crash the store. Hooks may block, so they
+run in a separate thread, and writes are committed one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Committed = Callable[[list[Pending], BaseException | None, Sequence[Outcome] | None], None]
 
-# The points around what is done to a node, and to a ledger.
+# Failpoints of each operation, for a node and for a ledger.
 _POINTS: dict[Op, tuple[str, str]] = {
     Op.CREATE: ("nodes.put", "create"),
     Op.CREATE2: ("nodes.put", "create"),
@@ -38,7 +38,7 @@ _POINTS: dict[Op, tuple[str, str]] = {
 
 
 def points_of(write: Write) -> Iterator[tuple[str, Subject]]:
-    """The points' common names, and what they are about."""
+    """Yield the failpoints of a write, without the suffix, and their subjects."""
     if not isinstance(write, Request):
         return
     for op, body in write.body if write.op is Op.MULTI else [(write.op, write.body)]:
@@ -49,7 +49,7 @@ def points_of(write: Write) -> Iterator[tuple[str, Subject]]:
 
 
 class InterceptedWrite:
-    """One write on its way past the points before and after it."""
+    """State machine of one write: failpoints before, commit, failpoints after."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class InterceptedWrite:
             error: BaseException | None = None
             try:
                 for name, subject in self._points:
-                    # Hooks may be taken away meanwhile.
+                    # Hooks may have been removed in the meantime.
                     if self._storage.hooks is not None:
                         self._storage.point(f"{name}.{moment}", subject)
             except SimulatedCrash as crash:

@@ -1,4 +1,4 @@
-"""What others than the server's clients write, on its way into the tree: through the store's API, in any process."""
+"""Foreign writes: changes made through the store's API, in any process, which the server adopts into its tree."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class ForeignWrites:
-    """Their changes are numbered by the store. ``heard`` is up to which the server knows of them, ``adopted`` up to
-    which they are part of the tree."""
+    """Position in the store's change feed. ``heard``: number of changes that the server has read; ``adopted``: number
+    of changes that its tree includes."""
 
     def __init__(self, storage: Storage, tree: Tree) -> None:
         self._storage = storage
@@ -27,11 +27,11 @@ class ForeignWrites:
         return self._storage.change_count()
 
     def have_written(self) -> bool:
-        """Whether there is something that was not heard of."""
+        """True if the feed has unread changes."""
         return self.total != self.heard
 
     def hear(self) -> list[str] | None:
-        """The paths where they have written, in that order; None: only a look at everything can tell."""
+        """Read the feed. Return the changed paths in order, or None if a full scan is required."""
         total = self.total
         changed = self._storage.changes_since(self.heard, total)
         if changed is None:
@@ -41,24 +41,24 @@ class ForeignWrites:
         return list(filter(self._is_strange, paths))
 
     def _is_strange(self, path: str) -> bool:
-        """Clients may have come across it already."""
+        """True unless the change was adopted when a client accessed the znode."""
         try:
             self._tree.find(path)
         except ForeignZnodeError:
             return True
         except StoreDamagedError as damage:
-            # Whoever asks for it is told.
+            # A damaged znode fails its own readers only.
             logger().error("a znode cannot be served: %s", damage)
         return False
 
     def seen(self, total: int) -> None:
-        """There was a look at everything, which began when there were so many."""
+        """Record a full scan that began at this total."""
         self.heard = total
 
     def taken_in(self) -> None:
-        """All that was heard of is part of the tree."""
+        """Record that the tree includes all changes read so far."""
         self.adopted = self.heard
 
     def forget(self) -> None:
-        """What was heard of could not be taken in: it is to be heard of again."""
+        """Read the changes again that could not be adopted."""
         self.heard = self.adopted

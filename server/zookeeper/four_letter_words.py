@@ -1,4 +1,4 @@
-"""Four-letter words: what somebody at a terminal, or a supervisor, asks a server for without a session."""
+"""Four-letter words: status commands for operators and supervisors, which need no session."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bookstand.server.zookeeper.state import State
 
-# What the server answers as is 3.9's; the number tells clients which requests they may send.
+# The server behaves like 3.9. Clients derive from the number which requests they may send.
 VERSION = "3.9.5-bookstand"
 MOST_CHARACTERS = 4 << 20
-"""Of an answer: clients without a session can ask for all watches."""
+"""Maximum size of a response: clients without a session can request all watches."""
 
 
 def _ruok(state: State) -> str:
@@ -153,15 +153,14 @@ def _crst(state: State) -> str:
 
 
 def _dirs(state: State) -> str:
-    """One folder holds the data and the log, so that both have its size, as with the original."""
+    """One directory holds data and log, so both sizes are equal, as in ZooKeeper with a single directory."""
     with os.scandir(state.storage.path) as found:
         size = sum(entry.stat().st_size for entry in found if entry.is_file())
     return _lines(f"datadir_size: {size}", f"logdir_size: {size}")
 
 
 def _rejected(name: str) -> Callable[[State], str]:
-    """As the original answers words that its operator has not allowed. There is no trace mask here, and no history of
-    digests."""
+    """ZooKeeper's response to a word that is not whitelisted. The server has no trace mask and no digest history."""
     return lambda state: _lines(f"{name} is not executed because it is not in the whitelist.")
 
 

@@ -1,4 +1,4 @@
-"""What there is to watch of a ZooKeeper state."""
+"""Metrics of a ZooKeeper server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _LIMITS = (FRAME, REQUESTS_OF_ONE, UNREAD, ALL, ANSWER, IDENTITIES)
 
 
 class Metrics:
-    """Counts since the server started, or since they were reset. Those of limits are not reset."""
+    """Counts since the start of the server, or since the last reset. Limit counters are not reset."""
 
     def __init__(self) -> None:
         self.limits = dict.fromkeys(_LIMITS, 0)
@@ -68,7 +68,7 @@ class Metrics:
         return self._requests.count
 
     def latency(self) -> tuple[float, float, float]:
-        """(least, average, most) in milliseconds."""
+        """Return (minimum, average, maximum) in milliseconds."""
         return self._least * 1000, self._requests.seconds / max(1, self.answers) * 1000, self._most * 1000
 
     def samples(self, state: State) -> Iterator[Sample]:

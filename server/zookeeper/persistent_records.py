@@ -1,9 +1,9 @@
-"""What the server keeps beside values: sealed records in the store's ``meta``, durable with the write they belong to.
+"""Sealed records of the server in the store's ``meta``, committed together with the values that they belong to.
 
-Every znode has a record under its path (with another byte in place of the first slash), ledgers and znodes that are
-there only for what is below them included. Its value and its version are those of the ledger's metadata or of the node
-with its path: they are kept once, and ``seal`` is the seal of that record as the server last saw it, by which what
-others have written shows.
+Each znode has a record under its path, with another byte in place of the first slash. That includes ledgers, and znodes
+that exist only as ancestors of others. A znode's value and version are not part of it but of the ledger metadata or
+node with its path. ``seal`` is the seal of that value record as the server last saw it; a difference reveals a foreign
+write.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ _SESSION_ID = struct.Struct(">q")
 ALL = int(Permission.READ | Permission.WRITE | Permission.CREATE | Permission.DELETE | Permission.ADMIN)
 OPEN_ACL = (Acl(ALL, "world", "anyone"),)
 
-# What ZooKeeper puts into the place of an ephemeral's owner, and never shows: a container, or a time to live in the
-# lower 40 bits.
+# ZooKeeper encodes containers and TTLs (in the lower 40 bits) as special owners, which clients do not see.
 CONTAINER_OWNER = -(1 << 63)
 _TTL_MASK = 0xFF << 56
 MAX_TTL = (1 << 40) - 1
@@ -61,24 +60,24 @@ _NULL_VALUE = 2
 
 
 class Server(NamedTuple):
-    """The server's own record."""
+    """State of the server."""
 
     zxid: int
     next_session: int
 
 
 class Session(NamedTuple):
-    """What outlives a connection."""
+    """Persistent part of a session."""
 
     timeout: int
     password: bytes
 
 
 class Znode(NamedTuple):
-    """``has_record``: a node or a ledger of its path holds the value; else it is empty, and there for what is below.
+    """A znode without its value. ``has_record``: a node or a ledger holds the value; otherwise the value is empty.
 
-    ``creates`` counts the children that were ever created: the next sequential one's number. ``owner`` is the session
-    of an ephemeral, or what :attr:`is_container` and :attr:`ttl` know.
+    ``creates`` counts all children ever created and thus numbers sequential children. ``owner`` is the session of an
+    ephemeral, or encodes :attr:`is_container` or :attr:`ttl`.
     """
 
     has_record: bool
@@ -96,7 +95,7 @@ class Znode(NamedTuple):
     acl: Sequence[Acl]
 
     def stat(self, version: int, data_length: int) -> Stat:
-        # ZooKeeper counts creations, and shows creations and deletions together.
+        # The cversion that ZooKeeper shows counts the creations and deletions of children.
         cversion = _int32(2 * self.creates - self.children)
         return Stat(
             self.czxid,
@@ -122,13 +121,13 @@ class Znode(NamedTuple):
 
     @property
     def ttl(self) -> int | None:
-        """Milliseconds after its last change at which it goes, if it has no children."""
+        """Milliseconds after the last change at which the znode expires if it has no children."""
         owner = self.owner % (1 << 64)
         return owner & MAX_TTL if owner >> 56 == 0xFF else None
 
     @property
     def is_mortal(self) -> bool:
-        """Whether it goes by itself one day."""
+        """True for a container or a znode with a TTL, which the server removes automatically."""
         return self.is_container or self.ttl is not None
 
 
@@ -156,11 +155,11 @@ BUILT_IN = {
     "/zookeeper/config": _built_in(aversion=-1, acl=(Acl(int(Permission.READ), "world", "anyone"),)),
     "/zookeeper/quota": _built_in(),
 }
-"""Znodes that are there before anybody has created one, as ZooKeeper's are."""
+"""Initial znodes, as in ZooKeeper."""
 
 
 def ttl_owner(ttl: int) -> int:
-    """What stands in the place of the owner of a znode with a time to live."""
+    """Owner that encodes a TTL."""
     return (_TTL_MASK | ttl) - (1 << 64)
 
 
@@ -169,7 +168,7 @@ def _int32(number: int) -> int:
 
 
 def next_version(version: int) -> int:
-    """After -2 comes 0: -1 stands for any version."""
+    """Increment a version. -2 is followed by 0, because -1 matches any version."""
     following = _int32(version + 1)
     return 0 if following == -1 else following
 
@@ -209,7 +208,7 @@ def session_key(session_id: int) -> bytes:
 
 
 def session_of(key: bytes) -> int:
-    """The id of the session whose record has this key."""
+    """Session id in the key of a session's record."""
     try:
         (session_id,) = _SESSION_ID.unpack(key.removeprefix(schema.META_SESSION))
     except struct.error as error:

@@ -1,7 +1,7 @@
-"""Sessions: what is left of a client while its connection is gone, for as long as it said.
+"""Client sessions and their expiration.
 
-Time is the server's clock; where that is the machine's, it is the one that nobody sets. Nothing is ever expired early:
-a session lives for its time-out from when it was last heard of, and after a restart of the server from then on.
+Session time is the server's clock; for the system clock it is the monotonic clock. A session never expires early: its
+time-out counts from the last message of the client, and restarts when the server restarts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.storage.clock import Clock
 
-# ZooKeeper gives a client no less than two ticks and no more than twenty.
+# ZooKeeper's bounds of a session's time-out, in ticks.
 TICKS_AT_LEAST = 2
 TICKS_AT_MOST = 20
 
 
 class Session:
-    """One that lives. ``connection`` is None while its client is away; ``closing`` once its end is being written."""
+    """A live session. ``connection`` is None while the client is disconnected; ``closing`` is set while its end is
+    being committed."""
 
     __slots__ = ("closing", "connection", "deadline", "id", "password", "timeout")
 
@@ -42,7 +43,7 @@ class Session:
 
 
 class Sessions:
-    """All that live."""
+    """All live sessions."""
 
     def __init__(self, clock: Clock, tick: int) -> None:
         self._clock = clock
@@ -51,11 +52,11 @@ class Sessions:
         self._monotonic = isinstance(clock, SystemClock)
 
     def now(self) -> int:
-        """Milliseconds of the time by which sessions end."""
+        """Current session time in milliseconds."""
         return monotonic_ns() // 1_000_000 if self._monotonic else self._clock.now()
 
     def new(self, asked_timeout: int) -> persistent_records.Session:
-        """What a client gets that asks for a session."""
+        """Create the record of a new session, with its time-out within the bounds."""
         least, most = self.limits
         timeout = min(max(asked_timeout, least), most)
         return persistent_records.Session(timeout, secrets.token_bytes(persistent_records.PASSWORD_BYTES))
@@ -71,7 +72,7 @@ class Sessions:
         return self._by_id.get(session_id)
 
     def resume(self, session_id: int, password: bytes | None) -> Session | None:
-        """The session, if it lives and the password is its own."""
+        """Return the session if it is live and the password matches."""
         session = self._by_id.get(session_id)
         if session is None or session.closing or not secrets.compare_digest(session.password, password or b""):
             return None
@@ -79,7 +80,7 @@ class Sessions:
         return session
 
     def due(self) -> Iterator[Session]:
-        """Those whose time is over."""
+        """Expired sessions."""
         now = self.now()
         for session in self._by_id.values():
             if session.deadline <= now and not session.closing:

@@ -1,4 +1,4 @@
-"""A look at the whole tree: what a server must know when it starts, and what others have written meanwhile."""
+"""Full scan of the tree, at the start of a server and after a gap in the change feed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class TreeScan(NamedTuple):
-    """``news`` is how many there were before the look; ``strange`` the paths where others have written, in an order in
-    which it can have happened."""
+    """``news``: total of the change feed before the scan. ``strange``: paths that other writers have changed, in a
+    possible order of the changes."""
 
     news: int
     strange: list[str]
@@ -35,7 +35,7 @@ def survey(storage: Storage) -> TreeScan:
     news = storage.change_count()
     ephemerals: dict[int, set[str]] = {}
     mortal: set[str] = set()
-    # What each znode's value was when the server last saw it; 0 where none holds it.
+    # Seal of each znode's value as the server last saw it; 0 for a znode without a value record.
     seals: dict[str, int] = {}
     damaged: set[str] = set()
     for key, sealed in storage.records(schema.META, schema.META_ZNODE):
@@ -43,7 +43,7 @@ def survey(storage: Storage) -> TreeScan:
         try:
             znode = persistent_records.unpack_znode(key, sealed)
         except StoreDamagedError as damage:
-            # Whoever asks for this one is told; it is no matter to the others.
+            # A damaged znode fails its own readers only; the other znodes are still served.
             logger().error("a znode cannot be served: %s", damage)
             damaged.add(path)
             continue
@@ -60,18 +60,18 @@ def survey(storage: Storage) -> TreeScan:
             if path not in damaged and seals.pop(path, None) != sealed_record.checksum_of(sealed):
                 strange.append(path)
     gone = [path for path, seal in seals.items() if seal]
-    # Parents before what is below them, and where they went, after it.
+    # Created znodes come after their parents, deleted ones before them.
     return TreeScan(news, sorted(strange) + sorted(gone, reverse=True), ephemerals, mortal, znodes)
 
 
 def znodes_of(records: Iterable[tuple[bytes, bytes, T]]) -> Iterator[tuple[str, T]]:
-    """The paths of the znodes that have these records (sub-database, key, and whatever else) as their values."""
+    """Yield the paths of the znodes whose values are these records (sub-database, key, and any third element)."""
     for database, key, rest in records:
         try:
             path = path_of(database, key)
         except StoreDamagedError as damage:
             logger().error("a znode cannot be served: %s", damage)
             continue
-        # Nodes may have paths that no znode can have: they are the store's alone.
+        # Nodes whose paths are invalid in ZooKeeper are visible through the store's API only.
         if is_path(path):
             yield path, rest

@@ -1,4 +1,4 @@
-"""Who watches what. Watches are a connection's: they end with it, and a client that comes back sets them again."""
+"""Watches of all connections. A watch ends with its connection; clients set their watches again after a reconnect."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bookstand.server.zookeeper.transaction import Change
 
 W = TypeVar("W", bound=Hashable)
 
-# What the watches of one connection, and all watches, may take in memory.
+# Limits on the memory of the watches of one connection, and of all watches.
 CONNECTION_BYTES = 64 << 20
 SERVER_BYTES = 256 << 20
 _WATCH_BYTES = 400
 
 
 class TooManyWatchesError(ZooKeeperError):
-    """The watches of a connection, or all watches, take too much memory."""
+    """The watches of a connection, or all watches, exceed their memory limit."""
 
 
 def _bytes_of(path: str) -> int:
-    """About what the watches of one connection on a path take."""
+    """Estimated memory of one connection's watches on a path."""
     return _WATCH_BYTES + len(path)
 
 
 class Mode(Flag):
-    """How a watcher watches a path; several at once are possible."""
+    """Modes in which a watcher watches a path; they can be combined."""
 
     ONCE = auto()
     PERSISTENT = auto()
@@ -37,7 +37,7 @@ class Mode(Flag):
 
 
 class _Table(Generic[W]):
-    """Watchers of one kind of events."""
+    """Watchers of one kind of events, by path."""
 
     def __init__(self) -> None:
         self.by_path: dict[str, dict[W, Mode]] = {}
@@ -47,7 +47,7 @@ class _Table(Generic[W]):
         modes[watcher] = modes.get(watcher, mode) | mode
 
     def remove(self, path: str, watcher: W, modes: Mode) -> bool:
-        """Whether there was such a watch."""
+        """Remove modes of a watch. Return False if none of them was set."""
         watchers = self.by_path.get(path)
         if watchers is None:
             return False
@@ -64,7 +64,7 @@ class _Table(Generic[W]):
         return True
 
     def fire(self, path: str) -> Iterator[W]:
-        """Those who watch the path itself; who watched for once has watched."""
+        """Yield the watchers of the path itself, and remove one-time watches."""
         for watcher, mode in list(self.by_path.get(path, {}).items()):
             if mode & Mode.ONCE:
                 self.remove(path, watcher, Mode.ONCE)
@@ -79,7 +79,7 @@ class _Table(Generic[W]):
 
 _EVERY_MODE = Mode.ONCE | Mode.PERSISTENT | Mode.RECURSIVE
 
-# Which modes a kind of ``removeWatches`` ends, of watches for data and for children.
+# Modes that each watcher type of ``removeWatches`` removes, from data watches and from child watches.
 _REMOVED: dict[WatcherType, tuple[Mode, Mode]] = {
     WatcherType.CHILDREN: (Mode(0), Mode.ONCE),
     WatcherType.DATA: (Mode.ONCE, Mode(0)),
@@ -90,17 +90,17 @@ _REMOVED: dict[WatcherType, tuple[Mode, Mode]] = {
 
 
 class Watches(Generic[W]):
-    """All watches of a server. A watcher is told of each event once, however many of its watches it fires."""
+    """All watches of a server. Each event is sent once to a watcher, even if several of its watches match."""
 
     def __init__(self) -> None:
         self._data: _Table[W] = _Table()
         self._children: _Table[W] = _Table()
-        # By watcher, with what its watches take in memory.
+        # Watched paths and their memory, by watcher.
         self._paths: dict[W, dict[str, None]] = {}
         self._bytes: dict[W, int] = {}
         self.bytes = 0
         self.refused = 0
-        """Number of watches that were too many."""
+        """Number of watches refused by the memory limits."""
 
     def watch_data(self, path: str, watcher: W) -> None:
         self._remember(path, watcher)
@@ -137,7 +137,7 @@ class Watches(Generic[W]):
         self.bytes -= size
 
     def remove(self, path: str, watcher: W, kind: WatcherType) -> bool:
-        """Whether there was one to remove."""
+        """Remove watches of a kind. Return False if there was no match."""
         data, children = _REMOVED[kind]
         removed = [self._data.remove(path, watcher, data), self._children.remove(path, watcher, children)]
         self._forget_path(path, watcher)
@@ -152,7 +152,7 @@ class Watches(Generic[W]):
         )
 
     def forget(self, watcher: W) -> None:
-        """Its connection has ended."""
+        """Remove all watches of a closed connection."""
         for path in self._paths.pop(watcher, ()):
             self._data.remove(path, watcher, _EVERY_MODE)
             self._children.remove(path, watcher, _EVERY_MODE)
@@ -165,7 +165,7 @@ class Watches(Generic[W]):
             self._release(watcher, _bytes_of(path))
 
     def fire(self, change: Change) -> Iterator[tuple[W, EventType, str, Sequence[Acl]]]:
-        """The events, in order: watcher, type, path, and the list of those who may read that znode."""
+        """Yield the events of a change in order: watcher, type, path, and the ACL of the znode at that path."""
         path = change.path
         told = dict.fromkeys(self._data.fire(path))
         if change.type is EventType.DELETED:
@@ -181,7 +181,7 @@ class Watches(Generic[W]):
                 self._forget_path(above, watcher)
                 yield watcher, EventType.CHILDREN_CHANGED, above, change.parent_acl
 
-    # -- for those who look ------------------------------------------------------------------------------------------
+    # -- statistics --------------------------------------------------------------------------------------------------
 
     def by_path(self) -> dict[str, set[W]]:
         found: dict[str, set[W]] = {}
@@ -191,7 +191,7 @@ class Watches(Generic[W]):
         return found
 
     def counts(self) -> tuple[int, int, int]:
-        """(connections, paths, watches)."""
+        """Return (connections, paths, watches)."""
         paths: set[str] = set()
         watchers: set[W] = set()
         total = 0

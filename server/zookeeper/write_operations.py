@@ -1,4 +1,4 @@
-"""What each writing request does to the tree, in the order of checks in which ZooKeeper refuses it."""
+"""Write requests: their effects on the tree, with checks in ZooKeeper's order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bookstand.storage.commit.ledger_operations import ReserveLedger, RestartLed
 
 
 class ClientIdentity(NamedTuple):
-    """Who asks: a session, and what its connection has proved."""
+    """Client of a request: its session, and the authenticated identities of its connection."""
 
     session_id: int
     identities: Sequence[Identity]
@@ -76,7 +76,7 @@ def _create(transaction: Transaction, writer: ClientIdentity, request: Create | 
 
 
 def _check_quota(path: str) -> None:
-    """A quota that is neither counted nor enforced is rejected, not stored."""
+    """Reject quotas, which would be neither counted nor enforced."""
     if path.startswith(f"{QUOTAS}/"):
         raise ZooKeeperError(Code.UNIMPLEMENTED, f"{path!r}: quotas are not supported")
 
@@ -94,7 +94,8 @@ def _mode_of(request: Create | CreateTtl) -> CreateMode:
 
 
 def _next_number(transaction: Transaction, parent: str, creates: int) -> int:
-    """Numbers below the node for ledger ids are the store's next ledger ids, so that no other client gets them."""
+    """Next sequential number. Below the node for ledger ids it is a ledger id of the store, unique among all
+    clients."""
     if parent != LEDGER_IDS:
         return creates
     ledger_id, _ = ReserveLedger(deleted_too=True).apply(transaction.staging)
@@ -113,12 +114,12 @@ def delete(transaction: Transaction, writer: ClientIdentity, request: Delete) ->
         raise ZooKeeperError(Code.NOT_EMPTY, f"{path!r} has {found.znode.children} children")
     transaction.remove(path, found)
     if path == LEDGER_IDS:
-        # A cluster that is formatted has it deleted behind its ledgers, and expects ids from 0 on.
+        # Formatting a cluster deletes this node after the ledgers, and expects ids to restart at 0.
         RestartLedgerIds().apply(transaction.staging)
 
 
 def delete_if_unused(transaction: Transaction, path: str) -> None:
-    """A container that had children and has none, or what has outlived its time: gone, unless it is in use again."""
+    """Delete an empty container or expired znode, unless it is in use again."""
     found = transaction.find(path)
     if found is None or not is_unused(found.znode, transaction.now):
         raise ZooKeeperError(Code.BAD_VERSION, f"{path!r} is in use")
@@ -193,7 +194,7 @@ class TooMuchReadError(ZooKeeperError):
 
 
 class MultiRefusedError(Exception):
-    """A multi is refused as a whole; ``results`` say at which operation, and why."""
+    """A multi failed as a whole; ``results`` has the error of each operation."""
 
     def __init__(self, results: list[tuple[Op, Any]]) -> None:
         super().__init__(results)
@@ -203,7 +204,7 @@ class MultiRefusedError(Exception):
 def multi(
     transaction: Transaction, writer: ClientIdentity, operations: Iterable[tuple[Op, Any]]
 ) -> list[tuple[Op, Any]]:
-    """All of them, or none."""
+    """Apply all operations, or none."""
     pending = list(operations)
     results: list[tuple[Op, Any]] = []
     for number, (op, request) in enumerate(pending):

@@ -1,4 +1,4 @@
-"""Access control lists: who a client is, what a list may hold, and whom it lets do what."""
+"""Access control lists: client identities, validation, and permission checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from bookstand.server.zookeeper.protocol.protocol import Code, Permission, ZooKeeperError
 from bookstand.server.zookeeper.protocol.records import Acl
 
-# (scheme, id) of whoever is at the other end of a connection: its address, and what it has proved to know.
+# (scheme, id) of a client: its IP address, or a digest of authenticated credentials.
 Identity = tuple[str, str]
 
 MOST_BYTES = 16 << 10
@@ -20,13 +20,13 @@ _ENTRY_BYTES = 12
 
 
 def digest_identity(credentials: bytes) -> Identity:
-    """Of ``user:password``."""
+    """Identity for ``user:password`` credentials."""
     user = credentials.partition(b":")[0].decode("utf-8", "replace")
     return "digest", f"{user}:{base64.b64encode(hashlib.sha1(credentials).digest()).decode()}"
 
 
 def fix_acl(path: str, acl: Sequence[Acl] | None, identities: Iterable[Identity]) -> tuple[Acl, ...]:
-    """The list as it is kept: each entry once, ``auth`` replaced by the ids that the client has proved."""
+    """Validate a list for storage: remove duplicates, and replace ``auth`` by the client's authenticated ids."""
     if not acl:
         raise _invalid(path, "it is empty")
     identities = list(identities)
@@ -74,7 +74,7 @@ def _is_valid(scheme: str, name: str) -> bool:
 
 
 def allows(acl: Sequence[Acl], wanted: Permission, identities: Iterable[Identity]) -> bool:
-    """Whether one of the permissions is given to one of the identities."""
+    """True if the list grants at least one of the permissions to at least one of the identities."""
     for entry in acl:
         if entry.permissions & wanted:
             if entry.scheme == "world":
@@ -109,7 +109,7 @@ def _network(name: str) -> IPv4Network | IPv6Network:
 
 
 def without_secrets(acl: Sequence[Acl]) -> list[Acl]:
-    """As those see it who may read the znode but not change its list."""
+    """Mask digests, for readers without ADMIN permission."""
     return [
         entry._replace(id=f"{entry.id.partition(':')[0]}:x") if entry.scheme == "digest" and entry.id else entry
         for entry in acl

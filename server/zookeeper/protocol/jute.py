@@ -1,7 +1,7 @@
-"""ZooKeeper's encoding of records ("jute"): the values it is made of, and records as rows of them.
+"""Jute, ZooKeeper's encoding of records: primitive values, and records as sequences of values.
 
-Numbers are big-endian and signed, a buffer or a string is preceded by its length as int32 (-1: null), a vector by the
-number of its elements (-1: null), a boolean is one octet. There is no padding, and nothing says which record it is.
+Numbers are signed and big-endian. A buffer or string is preceded by its int32 length, a vector by its number of
+elements; -1 means null. A boolean is one byte. There is no padding, and no type tag.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ R = TypeVar("R", bound=tuple[Any, ...])
 
 
 class JuteError(ValueError):
-    """The bytes are not what they should be."""
+    """The bytes do not decode as the expected record."""
 
 
 class Codec(NamedTuple, Generic[T]):
-    """``read(data, offset)`` gives the value and where it ends; ``write(out, value)`` appends it."""
+    """``read(data, offset)`` returns a value and its end; ``write(out, value)`` appends a value."""
 
     read: Callable[[bytes, int], tuple[T, int]]
     write: Callable[[bytearray, T], None]
 
     def decode(self, data: bytes, offset: int = 0) -> T:
-        """The value at ``offset``; what follows it is ignored, as ZooKeeper does."""
+        """Decode the value at ``offset``. Bytes after it are ignored, as by ZooKeeper."""
         return self.read(data, offset)[0]
 
     def encode(self, value: T) -> bytes:
@@ -114,7 +114,7 @@ def vector(of: Codec[T]) -> Codec[Sequence[T] | None]:
 
 
 def record(kind: Callable[..., R], *fields: Codec[Any]) -> Codec[R]:
-    """A row of values, as what ``kind`` makes of them: a named tuple."""
+    """Codec of a record with these fields; ``kind`` constructs it from their values."""
 
     def read(data: bytes, offset: int) -> tuple[R, int]:
         values = []
@@ -131,7 +131,7 @@ def record(kind: Callable[..., R], *fields: Codec[Any]) -> Codec[R]:
 
 
 def packed_record(kind: Callable[..., R], layout: str) -> Codec[R]:
-    """A row of numbers only."""
+    """Codec of a record with numeric fields only."""
     shape = struct.Struct(layout)
 
     def read(data: bytes, offset: int) -> tuple[R, int]:

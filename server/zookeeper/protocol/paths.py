@@ -1,4 +1,4 @@
-"""Which paths a znode may have, and how they relate."""
+"""Validation of znode paths, and their hierarchy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bookstand.storage.metadata_store import LONGEST_PATH
 ROOT = "/"
 QUOTAS = "/zookeeper/quota"
 
-# Characters that ZooKeeper refuses: controls, private use, specials, and those that Java writes as two.
+# Characters that ZooKeeper rejects: controls, private use, specials, and those that are surrogate pairs in Java.
 _REFUSED = ((0x00, 0x1F), (0x7F, 0x9F), (0xD800, 0xF8FF), (0xFFF0, 0x10FFFF))
 
 
@@ -19,14 +19,14 @@ def parent_of(path: str) -> str:
 
 
 def ancestors_of(path: str) -> Iterator[str]:
-    """Its parent first, the root last."""
+    """Yield all ancestors, from the parent to the root."""
     while path != ROOT:
         path = parent_of(path)
         yield path
 
 
 def check_path(path: str | None, sequential: bool = False) -> str:
-    """The path, if a znode may have it; ``sequential``: digits are put behind it."""
+    """Return a valid path; raise for an invalid one. ``sequential``: a number will be appended to it."""
     problem = _problem(path, sequential)
     if problem is not None:
         raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{path!r} is no path of a znode: {problem}")
@@ -35,7 +35,7 @@ def check_path(path: str | None, sequential: bool = False) -> str:
 
 
 def distinct(paths: Iterable[str | None] | None) -> list[str]:
-    """Paths of a request, each once; a list that is null is empty."""
+    """Validate the paths of a request and remove duplicates. A null list is empty."""
     return [check_path(path) for path in dict.fromkeys(paths or ())]
 
 

@@ -1,15 +1,15 @@
-"""ZooKeeper's numbers: operations, error codes, modes of znodes, kinds of events and watches."""
+"""Constants of ZooKeeper's protocol: operations, error codes, create modes, types of events and watches."""
 
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
 MAX_FRAME = 0xFFFFF
-"""What ``jute.maxbuffer`` is unless somebody sets it: a longer frame ends its connection."""
+"""Default of ``jute.maxbuffer``: a longer frame closes the connection."""
 
 
 class Op(IntEnum):
-    """What a request asks for."""
+    """Operation of a request."""
 
     CREATE = 1
     DELETE = 2
@@ -39,11 +39,11 @@ class Op(IntEnum):
     WHO_AM_I = 107
     CREATE_SESSION = -10
     CLOSE_SESSION = -11
-    # Inside the answer to a multi.
+    # Only in the response to a multi.
     ERROR = -1
 
 
-# Request numbers that are none: whoever sends these has no other request of the number under way.
+# Reserved xids. A client has at most one outstanding request with each of them.
 XID_EVENT = -1
 XID_PING = -2
 XID_AUTH = -4
@@ -51,7 +51,7 @@ XID_SET_WATCHES = -8
 
 
 class Code(IntEnum):
-    """Answers."""
+    """Result codes."""
 
     OK = 0
     SYSTEM_ERROR = -1
@@ -75,7 +75,7 @@ class Code(IntEnum):
 
 
 class CreateMode(IntEnum):
-    """What kind of znode to create."""
+    """Kinds of znodes to create."""
 
     PERSISTENT = 0
     EPHEMERAL = 1
@@ -98,7 +98,7 @@ TTL_MODES = frozenset({CreateMode.PERSISTENT_WITH_TTL, CreateMode.PERSISTENT_SEQ
 
 
 class EventType(IntEnum):
-    """What happened to a znode."""
+    """Types of watch events."""
 
     CREATED = 1
     DELETED = 2
@@ -106,19 +106,19 @@ class EventType(IntEnum):
     CHILDREN_CHANGED = 4
 
 
-# The state that events tell: connected.
+# KeeperState of events.
 SYNC_CONNECTED = 3
 
 
 class WatchMode(IntEnum):
-    """What ``addWatch`` sets."""
+    """Modes of ``addWatch``."""
 
     PERSISTENT = 0
     PERSISTENT_RECURSIVE = 1
 
 
 class WatcherType(IntEnum):
-    """What ``removeWatches`` removes, and ``checkWatches`` looks for."""
+    """Types of watches for ``removeWatches`` and ``checkWatches``."""
 
     CHILDREN = 1
     DATA = 2
@@ -128,7 +128,7 @@ class WatcherType(IntEnum):
 
 
 class Permission(IntFlag):
-    """What an access control list gives."""
+    """Permissions of an ACL entry."""
 
     READ = 1
     WRITE = 2
@@ -141,7 +141,7 @@ ANY_VERSION = -1
 
 
 class ZooKeeperError(Exception):
-    """A request is refused with a code. The client sees the code; the message, which names the path, is for logs."""
+    """A request failed with a result code. Clients receive the code; the message, which names the path, is for logs."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)

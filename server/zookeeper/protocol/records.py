@@ -1,4 +1,4 @@
-"""What travels in frames: requests, answers and events, each layout once."""
+"""Layouts of requests, responses and events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bookstand.server.zookeeper.protocol.protocol import XID_EVENT, Code, Op
 
 
 class ConnectRequest(NamedTuple):
-    """The first frame of a connection. A boolean may follow: whether a read-only server will do."""
+    """First frame of a connection. An optional boolean may follow: the client accepts a read-only server."""
 
     protocol: int
     last_zxid_seen: int
@@ -31,7 +31,7 @@ class ConnectRequest(NamedTuple):
 
 
 class ConnectResponse(NamedTuple):
-    """The answer; a time-out of 0 says that the session has expired."""
+    """Response to a ConnectRequest; a time-out of 0 means that the session has expired."""
 
     protocol: int
     timeout: int
@@ -100,7 +100,7 @@ class PathAndWatch(NamedTuple):
 
 
 class SetWatches(NamedTuple):
-    """What a client that comes back has been watching, and up to where it has heard."""
+    """Watches that a reconnecting client restores, and the last zxid that it has seen."""
 
     relative_zxid: int
     data: Sequence[str | None] | None
@@ -109,7 +109,7 @@ class SetWatches(NamedTuple):
 
 
 class SetWatches2(NamedTuple):
-    """The same, with the watches that stay when they fire."""
+    """SetWatches with persistent and recursive watches."""
 
     relative_zxid: int
     data: Sequence[str | None] | None
@@ -120,7 +120,7 @@ class SetWatches2(NamedTuple):
 
 
 class PathAndNumber(NamedTuple):
-    """A path with a mode or a kind of watches."""
+    """A path with a watch mode or watcher type."""
 
     path: str | None
     number: int
@@ -133,7 +133,7 @@ class Auth(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """What is known of a znode apart from its value and its access control list."""
+    """Metadata of a znode."""
 
     czxid: int
     mzxid: int
@@ -155,7 +155,7 @@ class Event(NamedTuple):
 
 
 class MultiHeader(NamedTuple):
-    """Precedes each operation and each result of a multi; the last has nothing after it, and ``done`` set."""
+    """Header of each operation and each result of a multi. The last one has ``done`` set and no body."""
 
     type: int
     done: bool
@@ -201,7 +201,7 @@ REQUESTS: dict[int, Codec[Any]] = {
     Op.SET_WATCHES2: record(SetWatches2, LONG, STRINGS, STRINGS, STRINGS, STRINGS, STRINGS),
     Op.ADD_WATCH: _PATH_AND_NUMBER,
 }
-"""The body of each request that has one. A multi is a row of operations; :func:`read_multi` reads it."""
+"""Bodies of requests. A multi is a sequence of operations, see :func:`read_multi`."""
 
 IN_MULTI = frozenset({Op.CREATE, Op.CREATE2, Op.CREATE_CONTAINER, Op.CREATE_TTL, Op.DELETE, Op.SET_DATA, Op.CHECK})
 IN_MULTI_READ = frozenset({Op.GET_DATA, Op.GET_CHILDREN})
@@ -223,14 +223,14 @@ RESULTS: dict[int, Codec[Any]] = {
     Op.ADD_WATCH: INT,
     Op.WHO_AM_I: vector(record(lambda *parts: parts, STRING, STRING)),
 }
-"""The body of each answer that has one, by what it answers."""
+"""Bodies of responses, by operation."""
 
 WITH_STAT = {Op.CREATE_CONTAINER: Op.CREATE2, Op.CREATE_TTL: Op.CREATE2}
-"""Operations whose answer has the layout of another's."""
+"""Operations that share the response layout of another one."""
 
 
 class Failed(NamedTuple):
-    """Stands for an operation of a multi that was not done."""
+    """Result of a failed operation of a multi."""
 
     code: int
 
@@ -239,7 +239,7 @@ _LAST = MultiHeader(-1, True, -1)
 
 
 def read_multi(data: bytes, offset: int, allowed: frozenset[Op]) -> list[tuple[Op, Any]]:
-    """The operations of a multi or multiRead, whose body begins at ``offset``."""
+    """Decode the operations of a multi or multiRead whose body begins at ``offset``."""
     operations: list[tuple[Op, Any]] = []
     while True:
         header, offset = MULTI_HEADER.read(data, offset)
@@ -252,7 +252,7 @@ def read_multi(data: bytes, offset: int, allowed: frozenset[Op]) -> list[tuple[O
 
 
 def write_multi(results: Sequence[tuple[Op, Any]]) -> bytes:
-    """The answer to a multi or multiRead: of each operation its result, or :class:`Failed`."""
+    """Encode the response to a multi or multiRead; the result of a failed operation is a :class:`Failed`."""
     out = bytearray()
     for op, result in results:
         if isinstance(result, Failed):
@@ -268,7 +268,7 @@ def write_multi(results: Sequence[tuple[Op, Any]]) -> bytes:
 
 
 def reply(xid: int, zxid: int, op: Op, result: Any) -> bytes:
-    """The frame's body that answers a request which was done."""
+    """Body of the frame for a successful response."""
     out = bytearray(REPLY_HEADER.encode(ReplyHeader(xid, zxid, Code.OK)))
     if op in (Op.MULTI, Op.MULTI_READ):
         out += write_multi(result)
@@ -280,10 +280,10 @@ def reply(xid: int, zxid: int, op: Op, result: Any) -> bytes:
 
 
 def refusal(xid: int, zxid: int, code: int) -> bytes:
-    """The frame's body that answers a request which was not done."""
+    """Body of the frame for an error response."""
     return REPLY_HEADER.encode(ReplyHeader(xid, zxid, code))
 
 
 def event(zxid: int, kind: int, state: int, path: str) -> bytes:
-    """The frame's body that tells what happened to a znode."""
+    """Body of the frame for a watch event."""
     return REPLY_HEADER.encode(ReplyHeader(XID_EVENT, zxid, Code.OK)) + EVENT.encode(Event(kind, state, path))

@@ -1,4 +1,4 @@
-"""Frames into requests, and the answers that need no commit."""
+"""Decoding of requests, and responses to requests that need no commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.server.zookeeper.state import State
 
-# A check is part of a multi, never a request of its own.
+# A check is valid only as part of a multi.
 WRITING = frozenset({*WRITES, Op.MULTI, Op.CLOSE_SESSION}) - {Op.CHECK}
 _READING = frozenset({*READS, Op.PING, Op.AUTH})
 _SETTING_WATCHES = frozenset({Op.SET_WATCHES, Op.SET_WATCHES2})
@@ -32,11 +32,11 @@ _MULTIS = {Op.MULTI: records.IN_MULTI, Op.MULTI_READ: records.IN_MULTI_READ}
 
 
 class TooManyIdentitiesError(ZooKeeperError):
-    """A connection has proved as many identities as it may."""
+    """A connection has authenticated more identities than allowed."""
 
 
 def op_of(number: int) -> Op | None:
-    """What a request asks for, if it is something that clients may ask for."""
+    """Operation of a request type; None if clients may not request it."""
     try:
         op = Op(number)
     except ValueError:
@@ -58,7 +58,7 @@ def write_of(connection: ZooKeeperConnection, op: Op, frame: bytes) -> Write:
 
 
 def answer_read(state: State, connection: ZooKeeperConnection, op: Op, xid: int, frame: bytes) -> None:
-    """Answer what changes nothing but watches, and what the connection has proved."""
+    """Answer a request that changes at most watches and the connection's identities."""
     begun = perf_counter()
     result: Any = None
     try:
@@ -72,7 +72,7 @@ def answer_read(state: State, connection: ZooKeeperConnection, op: Op, xid: int,
         _count_limit(state, error)
         refuse(state, connection, op, xid, error.code, begun)
         if op is Op.AUTH or (op in _SETTING_WATCHES and isinstance(error, TooManyWatchesError)):
-            # A client does not look at the answer that restores its watches.
+            # Clients ignore the response to setWatches, so an error must close the connection.
             connection.end()
     except BookstandError as error:
         state.storage.check_usable()

@@ -1,4 +1,4 @@
-"""A connection's first frame: it asks for a session, a new one or its own."""
+"""First frame of a connection, which opens or resumes a session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REFUSED = records.ConnectResponse(0, 0, 0, bytes(persistent_records.PASSWORD_BY
 
 
 def greet(state: State, connection: ZooKeeperConnection, frame: bytes, batch: WriteRound, begun: float) -> bool:
-    """Serve the frame; False: it is not the first, and waits until there is a session."""
+    """Process the first frame of a connection. Return False for a later frame, which must wait for the session."""
     if connection.greeted:
         return False
     try:
@@ -31,7 +31,8 @@ def greet(state: State, connection: ZooKeeperConnection, frame: bytes, batch: Wr
         connection.abort()
         return True
     if request.last_zxid_seen > state.tree.zxid:
-        # It has seen what this store has not: it is another store's, or this one was put back to an older state.
+        # The client knows writes that this store does not have: it belongs to another store, or this store was restored
+        # from an older state.
         logger().warning("a client has seen zxid %#x, this store %#x", request.last_zxid_seen, state.tree.zxid)
         connection.abort()
         return True
@@ -50,7 +51,7 @@ def greet(state: State, connection: ZooKeeperConnection, frame: bytes, batch: Wr
 
 
 def attach(state: State, connection: ZooKeeperConnection, session: Session) -> None:
-    """The session is this connection's from now on; another one that had it goes."""
+    """Bind a session to a connection, and close the connection that it was bound to before."""
     if session.connection is not None:
         session.connection.abort()
     session.connection = connection
