@@ -150,7 +150,6 @@ class BookieContext:
         self.load.hook_threads.run(run)
 
     def open(self) -> None:
-        """Accept connections."""
         self._ended = False
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""The writes that go into one commit: each is done or refused by itself, in order, each with a zxid of its own."""
+"""Batch of writes for one commit. Writes are applied in order; each has its own zxid and succeeds or fails
+individually."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from bookstand.storage.logger import logger
 
 
 class Outcome(NamedTuple):
-    """What became of a write. A refused one has a zxid, too, and has changed nothing."""
+    """Outcome of a write. A refused write also has a zxid, but no changes."""
 
     zxid: int
     result: Any
@@ -41,31 +42,31 @@ class Outcome(NamedTuple):
 
 
 class OpenSession(NamedTuple):
-    """A new session; result: (id, :class:`kept.Session`)."""
+    """Create a session; result: (id, :class:`persistent_records.Session`)."""
 
     session: persistent_records.Session
 
 
 class CloseSession(NamedTuple):
-    """The end of a session, with all that is its."""
+    """Remove a session and its ephemerals."""
 
     session_id: int
 
 
 class RemoveExpired(NamedTuple):
-    """A container without children, or a znode whose time is over."""
+    """Remove a container that has lost all its children, or an expired znode."""
 
     path: str
 
 
 class AdoptForeignZnodes(NamedTuple):
-    """Look at znodes that others may have written, so that they become part of the tree."""
+    """Look up znodes with foreign writes, to adopt them into the tree."""
 
     paths: Sequence[str]
 
 
 class Request(NamedTuple):
-    """What a client asks for."""
+    """Write request of a client."""
 
     op: Op
     body: Any
@@ -74,11 +75,11 @@ class Request(NamedTuple):
 
 Write = OpenSession | CloseSession | RemoveExpired | AdoptForeignZnodes | Request
 
-# Whose znodes they are, as of the last commit.
+# Paths of the ephemerals of each session, as of the last commit.
 Ephemerals = Mapping[int, Collection[str]]
 
 
-# Requests that a full store still takes, for they make room.
+# Requests that a full store accepts, because they free space.
 _MAKE_ROOM = frozenset({Op.DELETE, Op.CHECK})
 
 
@@ -95,8 +96,7 @@ def batch_of(writes: Sequence[Write], now: int, ephemerals: Ephemerals) -> Batch
 
 
 class Batch:
-    """An operation on the store, whose result is the outcome of each write. It may be applied again, if the first time
-    does not reach the disk."""
+    """A store operation that returns the outcome of each write. It may be applied again if its commit fails."""
 
     __slots__ = ("_ephemerals", "_now", "writes")
 
@@ -118,14 +118,13 @@ class Batch:
 
 
 class _GrowingBatch(Batch, ConsumesSpace):
-    """One that a full store refuses."""
+    """A batch that a full store refuses."""
 
     __slots__ = ()
 
 
 class InitializeTree:
-    """The first thing that a server does with a store, if none was here before: its own record, and the znodes that are
-    there without anybody's doing."""
+    """Initialize a store for its first server: the server's record, the built-in znodes, and the change feed."""
 
     __slots__ = ("_first_session",)
 
@@ -154,7 +153,7 @@ class _Running:
         self._staging = staging
         self._now = now
         self._ephemerals = ephemerals
-        # Who owns what by the writes of this batch: (session, path) -> whether it is there.
+        # Changes of ephemerals by this batch: (session, path) -> False if removed.
         self._owned: dict[tuple[int, str], bool] = {}
 
     def outcome(self, write: Write) -> Outcome:
@@ -186,7 +185,7 @@ class _Running:
         return WRITES[request.op](transaction, request.writer, request.body)
 
     def _check_session(self, transaction: Transaction, session_id: int) -> None:
-        """It may have been closed by an earlier write."""
+        """Raise if an earlier write has closed the session."""
         if transaction.staging.get(schema.META, persistent_records.session_key(session_id)) is None:
             raise ZooKeeperError(Code.SESSION_EXPIRED, f"session {session_id:#x} is over")
 
@@ -225,7 +224,7 @@ _DO: dict[type, Callable[[_Running, Transaction, Any], Any]] = {
 }
 
 
-# What a client is told of an error of the store. Damage is never told as absence.
+# Result codes of the store's errors. Damage is never reported as absence.
 _CODES: tuple[tuple[type[BookstandError], Code], ...] = (
     (StoreDamagedError, Code.DATA_INCONSISTENCY),
     (MetadataVersionError, Code.BAD_VERSION),

@@ -1,7 +1,7 @@
-"""One connection: frames into requests that wait for their turn, answers into frames.
+"""One client connection: splits bytes into requests that wait for a round, and frames the responses.
 
-A client that sends faster than it is answered is not read from, one that does not read its answers is not answered, and
-one that lets too many events pile up is dropped, as is one whose frames cannot be.
+Backpressure: a client that sends faster than it is answered is not read from, and requests of a client that does not
+read its responses are not served. A connection is closed if too many events are unread, or if a frame is invalid.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from bookstand.server.zookeeper.sessions import Session
     from bookstand.server.zookeeper.state import State
 
-# What waits for its turn, and what waits for the client to read it.
+# Limits of one connection: waiting requests, their bytes, unread responses.
 HELD_FRAMES = 1_000
 HELD_BYTES = 4 << 20
 UNREAD_BYTES = 32 << 20
-# The buffers of all connections: partial frames, waiting requests, unread answers.
+# Limit of the buffers of all connections: partial frames, waiting requests, unread responses.
 HELD_IN_ALL_BYTES = 256 << 20
 
 
 class ZooKeeperConnection(FramedConnection):
-    """``greeted``: its first frame was taken, so that a session is being opened for it, or is its own."""
+    """``greeted``: the first frame was processed, so the connection has a session or is about to get one."""
 
     def __init__(self, state: State, rounds: RoundScheduler, scratch: memoryview) -> None:
         super().__init__(scratch, MAX_FRAME)
@@ -42,7 +42,7 @@ class ZooKeeperConnection(FramedConnection):
         self.frames: deque[bytes] = deque()
         self.session: Session | None = None
         self.greeted = False
-        # Up to where a sync that waits for it wants to see what others have written.
+        # Total of the change feed that a waiting sync request must see adopted.
         self.syncing: int | None = None
         # The znode that its next request needs and that cannot become part of the tree, with the reason.
         self.unadopted: tuple[str, Code] | None = None
@@ -55,7 +55,7 @@ class ZooKeeperConnection(FramedConnection):
     def session_id(self) -> int:
         return 0 if self.session is None else self.session.id
 
-    # -- what arrives ------------------------------------------------------------------------------------------------
+    # -- receiving ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -104,15 +104,15 @@ class ZooKeeperConnection(FramedConnection):
         if self.frames:
             self._rounds.ready(self)
 
-    # -- what a round does -------------------------------------------------------------------------------------------
+    # -- serving -----------------------------------------------------------------------------------------------------
 
     @property
     def may_be_served(self) -> bool:
-        """It has a request, and reads its answers."""
+        """True if the client has sent a request and reads its responses."""
         return bool(self.frames) and self._writable and not self.closed
 
     def served(self, frame: bytes) -> None:
-        """Its first frame is on its way to its answer."""
+        """Remove the first frame, which a round has accepted."""
         if self.frames:
             self.frames.popleft()
             self._request_bytes -= len(frame)
@@ -125,7 +125,7 @@ class ZooKeeperConnection(FramedConnection):
         self._state.unflushed[self] = None
 
     def tell(self, zxid: int, kind: EventType, path: str) -> None:
-        """An event, to a watcher."""
+        """Send an event to a watcher."""
         if not self.closed:
             self.answer(records.event(zxid, kind, SYNC_CONNECTED, path))
 
@@ -136,7 +136,7 @@ class ZooKeeperConnection(FramedConnection):
             self.abort()
 
     def end(self) -> None:
-        """Close it, once what was answered is sent."""
+        """Close the connection after sending the buffered responses."""
         self.flush()
         self.refuse()
 
@@ -146,13 +146,13 @@ class ZooKeeperConnection(FramedConnection):
         super()._drop()
 
     def reject(self, head: bytes) -> bool | None:
-        """ZooKeeper has no answer to a frame over the limit: it closes the connection."""
+        """Close the connection on a frame over the limit, as ZooKeeper does."""
         self._state.metrics.limits[metrics.FRAME] += 1
         logger().warning("a frame of client %s is longer than %d bytes: it is disconnected", self.peer, MAX_FRAME)
         return False
 
     def hold(self, before: Buffers, now: Buffers) -> None:
-        """Close a connection that adds to buffers over the limit of the server."""
+        """Close a connection whose buffers grow while the server is over its limit."""
         state = self._state
         state.held.change(before, now)
         if sum(now) > sum(before) and state.held.total > HELD_IN_ALL_BYTES and not self.closed:

@@ -1,4 +1,4 @@
-"""What each reading request finds in the tree, and which watches it leaves."""
+"""Read requests: their results from the tree, and the watches that they set."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from bookstand.storage.storage import Storage
 
     class Reader(Protocol):
-        """Whoever asks: a connection."""
+        """Client of a read: a connection."""
 
         @property
         def session_id(self) -> int: ...
@@ -50,14 +50,15 @@ if TYPE_CHECKING:
 
 
 ANSWER_BYTES = 16 << 20
-"""Size up to which a request is answered. Pulsar's clients take answers of 10 MiB."""
+"""Maximum size of a response. Pulsar's clients accept responses of 10 MiB."""
 _NAME_BYTES = 16
 """Charge for a name besides its characters."""
 
 
 class TooLargeError(ZooKeeperError):
-    """The answer is over the limit. The code is the one that a client gives such a request: it closes its connection
-    on an answer over its ``jute.maxbuffer``. Pulsar's brokers then send the operations of a batch one by one."""
+    """The response exceeds the limit. The code is the one that a client itself produces for such a response: it closes
+    its connection on a response over its ``jute.maxbuffer``. Pulsar's brokers then retry the operations of a batch one
+    by one."""
 
     def __init__(self, size: int) -> None:
         super().__init__(
@@ -66,7 +67,7 @@ class TooLargeError(ZooKeeperError):
 
 
 class ForeignZnodeError(Exception):
-    """Others have written the znode: it must become part of the tree before it is read."""
+    """The znode has a foreign write, which must be adopted into the tree before the znode is read."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -90,7 +91,7 @@ class ZnodeData(NamedTuple):
 
 
 class Tree:
-    """The tree as the last commit left it. ``zxid`` is that of the last write, ``ephemerals`` what each session has."""
+    """The tree after the last commit. ``zxid``: that of the last write; ``ephemerals``: paths by session."""
 
     def __init__(self, storage: Storage, watches: Watches[Any]) -> None:
         self._storage = storage
@@ -132,7 +133,7 @@ class Tree:
         return names
 
     def count_below(self, path: str) -> int:
-        """All of them, at whatever depth."""
+        """Number of descendants."""
         prefix = schema.child_prefix(schema.META, path)
         return sum(key != prefix for key in self._storage.meta_keys(prefix))
 
@@ -176,7 +177,7 @@ def get_acl(tree: Tree, reader: Reader, request: str | None) -> tuple[Sequence[A
 
 
 def sync(tree: Tree, reader: Reader, request: str | None) -> str:
-    """Everything that was written before has been read by now: there is one server."""
+    """Return the path. The single server has already adopted earlier writes when it serves a sync."""
     return check_path(request)
 
 
@@ -236,10 +237,10 @@ def set_watches2(tree: Tree, reader: Reader, request: SetWatches2) -> None:
 
 
 def set_watches(tree: Tree, reader: Reader, request: SetWatches) -> None:
-    """Watches of a client that was away: it is told at once of what it would have been told meanwhile."""
+    """Restore watches after a reconnect, and send the events that the client has missed."""
     seen = request.relative_zxid
     data, exist, children = map(distinct, (request.data, request.exist, request.children))
-    # All are looked up before anything is told: a znode that others have written has this request done again.
+    # Look up all paths before sending any event: a foreign znode makes this request start again.
     found = {path: tree.find(path) for path in (*data, *exist, *children)}
     for path in data:
         looked = found[path]
@@ -276,7 +277,7 @@ def _tell_or_watch(
     kind: EventType,
     watch: Callable[[str, Reader], None],
 ) -> None:
-    """``changed`` is the zxid of the last change, None of a znode that is not there any more."""
+    """``changed``: zxid of the last change; None for a deleted znode."""
     if changed is None:
         reader.tell(tree.zxid, EventType.DELETED, path)
     elif changed > seen:
@@ -286,8 +287,8 @@ def _tell_or_watch(
 
 
 def multi_read(tree: Tree, reader: Reader, operations: Sequence[tuple[Op, Any]]) -> list[tuple[Op, Any]]:
-    """Each operation has its own outcome, but for an answer over the limit: that is refused as a whole. What is read
-    for results that are errors counts as well."""
+    """Return an outcome for each operation, except that a response over the limit fails as a whole. Data read for
+    results that are errors counts as well."""
     results: list[tuple[Op, Any]] = []
     begin = tree.read_bytes
     for op, request in operations:

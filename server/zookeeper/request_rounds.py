@@ -1,12 +1,12 @@
 """Rounds, in which requests are read, committed and answered.
 
-In a round every connection that has something to say is served in the order of its requests. What reads is answered at
-once; what writes joins the round's batch, which is one commit of the store. While that is under way nothing else is
-served: so no client sees what was written before it is told of it, and what arrives meanwhile makes the next batch. An
-answer to a write is sent when it is on the disk, after the events that it caused.
+A round serves every connection with requests, each in the order of its requests. Reads are answered immediately; writes
+join the round's batch, which is one commit. No request is served during the commit, so no client can read a write
+before it receives the event of it; requests that arrive meanwhile form the next batch. The response to a write is sent
+when the write is durable, after the events that it caused.
 
-What the server has to write itself, above all to take in what others have written, goes first; but clients that wait
-have their turn before it does so again.
+The server's own writes, mainly adoptions of foreign writes, have priority; but waiting clients are served before the
+next batch of them.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.server.zookeeper.state import RecoveredState, State
 
-# Where something that others have written could not be taken in, nothing is done for so many seconds.
+# Pause (s) after a foreign write could not be adopted.
 PAUSE = 0.1
-# Looking at everything that others may have written takes no more than this part of the time, where it takes long.
+# Full scans that take longer than LONG_LOOK (s) use at most this share of the time.
 LOOK_SHARE = 0.1
 LONG_LOOK = 0.05
 
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class RoundScheduler:
-    """``failed`` is called when the store is not there any more."""
+    """``failed`` is called when the store has become unusable."""
 
     def __init__(self, state: State, loop: asyncio.AbstractEventLoop, failed: Callable[[BaseException], None]) -> None:
         self._state = state
@@ -62,30 +62,30 @@ class RoundScheduler:
         self._failed = failed
         self._ready: dict[ZooKeeperConnection, None] = {}
         self._outcomes = Outcomes(state, self._more)
-        # Writes that are committed one by one, for together they were refused.
+        # Writes to commit one by one, because a batch of them was refused or hooks are installed.
         self._alone: deque[Pending] = deque()
         self._scheduled = False
-        # A commit, or a look at everything, is under way.
+        # True during a commit or a full scan.
         self.busy = False
         self.stopped = False
         self.when_idle: Callable[[], None] | None = None
-        """Called once at the end of what is under way."""
+        """Called once when the commit or scan in progress ends."""
         self._idle = asyncio.Event()
         self._next_look = 0.0
         self._paused_until = 0.0
         self._clients_turn = False
-        # A commit may or may not have happened.
+        # True after a commit with an unknown outcome.
         self._outcome_unknown = False
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- lifecycle ---------------------------------------------------------------------------------------------------
 
     def ready(self, connection: ZooKeeperConnection) -> None:
-        """It has requests."""
+        """Schedule a round for a connection with requests."""
         self._ready[connection] = None
         self.schedule()
 
     def _more(self, connection: ZooKeeperConnection) -> None:
-        """The same in the middle of a round, which looks at it by itself."""
+        """Add a connection during a round, which schedules the next one itself."""
         self._ready[connection] = None
 
     def gone(self, connection: ZooKeeperConnection) -> None:
@@ -100,12 +100,12 @@ class RoundScheduler:
                 self._loop.call_soon(self._round)
 
     def look_soon(self) -> None:
-        """Look at what others have written in the next round, however long the last look took."""
+        """Check for foreign writes in the next round, regardless of the duration of the last scan."""
         self._next_look = 0.0
         self.schedule()
 
     async def stop(self) -> None:
-        """Returns when what was under way is answered; nothing else will be."""
+        """Stop after the commit in progress has been answered. Requests that are still waiting are dropped."""
         self.stopped = True
         while self.busy:
             self._idle.clear()
@@ -143,7 +143,7 @@ class RoundScheduler:
             self.schedule()
 
     def _own_turn(self) -> bool:
-        """Whether there is something of the server's own to be done, and it is under way."""
+        """Start pending work of the server itself: a full scan or its own writes. Return False if there was no work."""
         state = self._state
         if self._loop.time() >= self._next_look and state.others.have_written() and not state.hear_others():
             begun = perf_counter()
@@ -157,7 +157,7 @@ class RoundScheduler:
         return True
 
     def _serve(self, connection: ZooKeeperConnection, batch: WriteRound) -> None:
-        """Take its requests up to the first that must wait for the batch."""
+        """Process a connection's requests up to the first one that must wait for the batch."""
         before = len(batch.writes)
         while connection.may_be_served:
             frame = connection.frames[0]
@@ -172,7 +172,8 @@ class RoundScheduler:
         connection.weigh()
 
     def _take(self, connection: ZooKeeperConnection, frame: bytes, batch: WriteRound, wait: bool) -> bool:
-        """Serve one frame; False: it cannot be before what was taken already is committed (``wait``)."""
+        """Process one frame. Return False if a later round must serve it. ``wait``: the batch has writes of this
+        connection."""
         state = self._state
         begun = perf_counter()
         if connection.session is None:
@@ -204,8 +205,8 @@ class RoundScheduler:
         return True
 
     def _adopt(self, connection: ZooKeeperConnection, frame: bytes, batch: WriteRound, path: str) -> bool:
-        """Have a znode become part of the tree before a request is served that reads it. True: that has failed before,
-        and the request is refused."""
+        """Adopt a znode before serving a request that reads it. Return True if the adoption has failed before: the
+        request is then refused."""
         unadopted, connection.unadopted = connection.unadopted, None
         begun = perf_counter()
         if unadopted is None or unadopted[0] != path:
@@ -216,7 +217,7 @@ class RoundScheduler:
         return True
 
     def _is_behind(self, connection: ZooKeeperConnection) -> bool:
-        """Who syncs is to see what was written before, by whomever."""
+        """True until all foreign writes from before the sync request are adopted."""
         others = self._state.others
         if connection.syncing is None:
             connection.syncing = others.total
@@ -240,7 +241,7 @@ class RoundScheduler:
             InterceptedWrite(storage, self._loop, first, self._submit, self._committed).begin()
 
     def _submit(self, batch: list[Pending], then: Committed) -> None:
-        """``then`` is called in the loop."""
+        """Submit a commit; ``then`` is called in the loop."""
         state = self._state
         writes = [pending.write for pending in batch]
         operation = batch_of(writes, state.clock.now(), state.tree.ephemerals)
@@ -277,9 +278,9 @@ class RoundScheduler:
             self.schedule()
 
     def _not_committed(self, batch: Sequence[Pending], error: BaseException) -> None:
-        """Nothing of the batch has happened, or nobody knows whether it has."""
+        """Handle a failed commit, or one with an unknown outcome."""
         if isinstance(error.__cause__, DiskFullError) and len(batch) > 1:
-            # Some of it may be what makes room.
+            # The store is full, but some of the writes may free space.
             self._alone.extend(batch)
             return
         logger().error("a commit through ZooKeeper's protocol failed: %s", error)
@@ -287,7 +288,8 @@ class RoundScheduler:
             self._failed(error)
             return
         if isinstance(error, OutcomeUnknownError):
-            # What is in memory may not be what is on the disk. Clients come back, and are told what they have missed.
+            # The state in memory may differ from the store's. Clients reconnect, and setWatches sends the events that
+            # they missed.
             self._outcome_unknown = True
             for connection in list(self._state.connections):
                 connection.abort()
@@ -304,10 +306,10 @@ class RoundScheduler:
         if call is not None and not self.stopped:
             call()
 
-    # -- looking at everything ---------------------------------------------------------------------------------------
+    # -- full scans --------------------------------------------------------------------------------------------------
 
     def _work(self, look: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Without keeping the loop from other things; ``then`` is called in it."""
+        """Run ``look`` in a background thread, then ``then`` in the loop."""
         self.busy = True
 
         def done(task: asyncio.Future[T]) -> None:

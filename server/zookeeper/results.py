@@ -1,4 +1,4 @@
-"""What became of writes, told to those who watch and to whoever asked."""
+"""Delivery of write outcomes: events to watchers, responses to clients."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Outcomes:
-    """``more`` is called with a connection that has a session by now, and requests that waited for it."""
+    """``more`` is called with a connection that now has a session and has waiting requests."""
 
     def __init__(self, state: State, more: Callable[[ZooKeeperConnection], None]) -> None:
         self._state = state
         self._more = more
 
     def finish(self, pending: Pending, outcome: Outcome) -> None:
-        """Tell watchers, then whoever asked."""
+        """Notify the watchers, then answer the client."""
         self._state.settle(outcome)
         connection = pending.connection
         failed = isinstance(outcome.result, Failed | BookstandError)
@@ -41,7 +41,7 @@ class Outcomes:
                 (path,) = pending.write.paths
                 connection.unadopted = path, Code(outcome.result.code)
         elif isinstance(outcome.result, OutcomeUnknownError) or (failed and pending.op is Op.CREATE_SESSION):
-            # The client is not told, for nobody knows; it finds out as when its connection breaks in the middle.
+            # The outcome is unknown: close the connection, so that the client treats the request as lost in flight.
             if connection is not None:
                 connection.abort()
         elif not failed and isinstance(pending.write, OpenSession):

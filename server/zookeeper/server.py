@@ -1,4 +1,4 @@
-"""A server of ZooKeeper's protocol over a store: what listens, and what happens as time passes."""
+"""ZooKeeper server over a store: listening socket and periodic tasks."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 2181
 TICK = 2_000
-# How often the clock is looked at, and whether others have written.
+# Interval (s) of checks for expired sessions and foreign writes.
 LOOK_INTERVAL = 0.1
-# How often containers without children are removed, and znodes whose time is over (ms).
+# Interval (ms) of sweep().
 SWEEP_INTERVAL = 60_000
-# Number of these znodes that are looked at in one turn of the loop.
+# Number of those znodes that are checked in one turn of the loop.
 SWEPT_AT_ONCE = 500
-# A connection that has not asked for a session after so many ms is closed.
+# Time (ms) after which a connection that has not requested a session is closed.
 GREETING_TIME = 10_000
-# How often to see whether watchers have been notified.
+# Polling interval (s) of notified().
 NOTIFIED_INTERVAL = 0.002
 _BACKLOG = 1024
 LAST_ANSWERS_SECONDS = 1.0
-"""For so long at most clients may take what they were answered when a server is stopped."""
+"""Time that clients have to read the last responses when a server is stopped."""
 
 
 class ZooKeeperServer:
-    """``await start()`` listens; ``await stop()`` ends it, and the store stays open. Sessions outlive both: a client
-    that comes back to the next server in time finds its own, with all that is its. One server at a time serves a store.
+    """Server of one store; only one at a time can serve it. :meth:`stop` leaves the store open. Sessions survive a
+    restart of the server: a client that reconnects in time resumes its session with its ephemerals.
 
-    ``port`` 0 is any free one; :attr:`address` tells which. ``tick`` (ms) is what the bounds of sessions' time-outs are
-    counted in. All methods are for the thread of the event loop.
+    Port 0 selects any free port, see :attr:`address`. ``tick`` (ms): unit of the bounds of session timeouts. All
+    methods must be called in the thread of the event loop.
     """
 
     def __init__(
@@ -76,14 +76,13 @@ class ZooKeeperServer:
         self._collecting: asyncio.Future[None] | None = None
         self._stopping = False
         self.failure: BaseException | None = None
-        """Why nobody is answered any more."""
+        """The error that ended the server."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port."""
         return self._host, self._state.port
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- lifecycle ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -107,13 +106,14 @@ class ZooKeeperServer:
         self._pass_time(rounds)
 
     def _begin(self) -> RecoveredState:
-        # Ids as ZooKeeper makes them: the time, with the server's number on top, and then one after the other.
+        # Session ids as in ZooKeeper: the server's number in the top byte, the time below it, and counting up from
+        # there.
         first_session = (self._clock.now() << 24 & (1 << 64) - 1) >> 8 | 1 << 56
         self._storage.apply(WriteBatch(InitializeTree(first_session)))
         return self._state.restored()
 
     async def stop(self) -> None:
-        """What is under way is answered before, to those who read."""
+        """Answer the requests in progress, then close all connections."""
         self._storage.clients.discard(self)
         self._stopping = True
         self._stop_listening()
@@ -128,7 +128,7 @@ class ZooKeeperServer:
         loop = asyncio.get_running_loop()
         until = loop.time() + LAST_ANSWERS_SECONDS
         while self._state.connections:
-            # They go in later turns of the loop.
+            # asyncio reports lost connections in later turns of the loop.
             await asyncio.sleep(0.001)
             if loop.time() > until:
                 for connection in list(self._state.connections):
@@ -142,7 +142,7 @@ class ZooKeeperServer:
             self._listener.close()
 
     def _fail(self, error: BaseException) -> None:
-        """The store is not there any more: nobody can be answered."""
+        """Stop the server, because the store has become unusable."""
         logger().error("the ZooKeeper server at port %d stops: %s", self._state.port, error)
         self.failure = error
         self._stop_listening()
@@ -152,12 +152,12 @@ class ZooKeeperServer:
             connection.abort()
 
     def storage_crashed(self, reason: BookstandError) -> None:
-        """For tests: the store has died, and its server with it. From any thread."""
+        """Stop the server of a crashed store, for tests. Thread-safe."""
         self._loop.call_soon_threadsafe(self._fail, reason)
 
     async def notified(self) -> None:
-        """Return when watchers have been notified of what the store's users had written by now. An error that ended
-        the server is raised."""
+        """Wait until watchers have been notified of all earlier writes to the store. Raise the error that ended the
+        server, if any."""
         rounds, others = self._rounds, self._state.others
         if rounds is None:
             return
@@ -168,18 +168,18 @@ class ZooKeeperServer:
         if self.failure is not None:
             raise self.failure
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- periodic tasks ----------------------------------------------------------------------------------------------
 
     def _pass_time(self, rounds: RoundScheduler) -> None:
         self._timer = self._loop.call_later(LOOK_INTERVAL, self._pass_time, rounds)
         if rounds.busy:
-            # A session may have been heard of in what waits. Commits may follow each other without a pause.
+            # An unprocessed message may extend a session. Commits may follow each other without a pause.
             rounds.when_idle = partial(self._time_has_passed, rounds)
         else:
             self._time_has_passed(rounds)
 
     def _time_has_passed(self, rounds: RoundScheduler) -> None:
-        """End what is over, between two commits."""
+        """Expire sessions, between two commits."""
         state = self._state
         for session in state.sessions.due():
             state.metrics.expired += 1
@@ -197,8 +197,8 @@ class ZooKeeperServer:
         rounds.schedule()
 
     def sweep(self) -> None:
-        """Remove containers that had children and have none, and znodes whose time is over: some in this turn of the
-        loop, the others in later ones, so that clients are served between them."""
+        """Remove containers that have lost all their children, and expired znodes. One turn of the loop handles
+        ``SWEPT_AT_ONCE`` of them, so that clients are served in between."""
         if not self._unswept:
             self._unswept = list(self._state.mortal)
             self._sweep_some()
@@ -228,8 +228,7 @@ class ZooKeeperServer:
             self._rounds.schedule()
 
     def _collect(self) -> None:
-        """Remove the entries of all ledgers whose grace period is over, as bookies do. More may be deleted in a minute
-        than one step collects."""
+        """Remove the entries of deleted ledgers after the grace period, as bookies do, in steps of limited size."""
         try:
             while not self._stopping:
                 before = self._clock.now() - COLLECTION_GRACE_MILLIS
@@ -246,11 +245,11 @@ class ZooKeeperServer:
     # -- for tests of clients ----------------------------------------------------------------------------------------
 
     def sessions(self) -> list[int]:
-        """The ids of those that live."""
+        """Ids of the live sessions."""
         return [session.id for session in self._state.sessions]
 
     def expire(self, session_id: int) -> bool:
-        """End a session as if nothing had been heard of it; False: there is none of this id."""
+        """Expire a session as if its client had timed out. Return False if it does not exist."""
         if self._state.sessions.get(session_id) is None:
             return False
         self._close(session_id)
@@ -259,7 +258,7 @@ class ZooKeeperServer:
         return True
 
     def disconnect(self, session_id: int) -> bool:
-        """Cut a session's connection; False: it has none."""
+        """Cut the connection of a session. Return False if it has no connection."""
         session = self._state.sessions.get(session_id)
         if session is None or session.connection is None:
             return False
@@ -272,8 +271,8 @@ class ZooKeeperServer:
             session.closing = True
             self._state.own_writes.append(CloseSession(session_id))
 
-    # -- figures -----------------------------------------------------------------------------------------------------
+    # -- metrics -----------------------------------------------------------------------------------------------------
 
     def samples(self) -> Iterator[Sample]:
-        """What there is to watch of it: a source for ``store.metrics()``."""
+        """Metric samples; a source for ``store.metrics()``."""
         return self._state.metrics.samples(self._state)

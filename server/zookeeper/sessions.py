@@ -1,7 +1,7 @@
 """Client sessions and their expiration.
 
 Session time is the server's clock; for the system clock it is the monotonic clock. A session never expires early: its
-time-out counts from the last message of the client, and restarts when the server restarts.
+timeout counts from the last message of the client, and restarts when the server restarts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
     from bookstand.storage.clock import Clock
 
-# ZooKeeper's bounds of a session's time-out, in ticks.
+# ZooKeeper's bounds of a session's timeout, in ticks.
 TICKS_AT_LEAST = 2
 TICKS_AT_MOST = 20
 
 
 class Session:
-    """A live session. ``connection`` is None while the client is disconnected; ``closing`` is set while its end is
-    being committed."""
+    """A live session. ``connection``: None while its client is disconnected; ``closing``: its end is being
+    committed."""
 
     __slots__ = ("closing", "connection", "deadline", "id", "password", "timeout")
 
@@ -56,7 +56,7 @@ class Sessions:
         return monotonic_ns() // 1_000_000 if self._monotonic else self._clock.now()
 
     def new(self, asked_timeout: int) -> persistent_records.Session:
-        """Create the record of a new session, with its time-out within the bounds."""
+        """Create the record of a new session, with its timeout within the bounds."""
         least, most = self.limits
         timeout = min(max(asked_timeout, least), most)
         return persistent_records.Session(timeout, secrets.token_bytes(persistent_records.PASSWORD_BYTES))

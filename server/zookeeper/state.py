@@ -1,4 +1,4 @@
-"""What a server holds in memory, and what a commit does to it."""
+"""State of a server in memory, and its update after commits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from bookstand.storage.clock import Clock
     from bookstand.storage.storage import Storage
 
-# How a change changes the number of znodes.
+# Change of the number of znodes by event.
 _MORE = {EventType.CREATED: 1, EventType.DELETED: -1}
 
 
 class RecoveredState(NamedTuple):
-    """What a server has left in its store."""
+    """State of a server as recovered from its store."""
 
     server: persistent_records.Server
     survey: TreeScan
@@ -39,7 +39,7 @@ class RecoveredState(NamedTuple):
 
 
 class State:
-    """``own_writes`` are the server's: they go into the next commit. ``mortal`` znodes go by themselves one day."""
+    """``own_writes``: the server's own writes for the next commit. ``mortal``: containers and znodes with a TTL."""
 
     def __init__(self, storage: Storage, clock: Clock, tick: int) -> None:
         self.storage = storage
@@ -51,7 +51,7 @@ class State:
         self.sessions = Sessions(clock, tick)
         self.metrics = Metrics()
         self.connections: dict[ZooKeeperConnection, None] = {}
-        # Those with answers that are not sent yet.
+        # Connections with unsent responses.
         self.unflushed: dict[ZooKeeperConnection, None] = {}
         self.held = Held()
         self.own_writes: list[Write] = []
@@ -66,12 +66,11 @@ class State:
 
     @property
     def outstanding(self) -> int:
-        """Requests that wait for their turn."""
+        """Number of waiting requests."""
         return sum(len(connection.frames) for connection in self.connections)
 
     @property
     def is_usable(self) -> bool:
-        """Whether the store is still there."""
         try:
             self.storage.check_usable()
         except BookstandError:
@@ -88,7 +87,7 @@ class State:
         return sum(map(len, list(self.tree.ephemerals.values())))
 
     def restored(self) -> RecoveredState:
-        """What the store holds, however that came about. Takes its time."""
+        """Read the state from the store. Slow: scans the whole tree."""
         body = self.storage.meta(schema.META_SERVER)
         if body is None:
             raise StoreDamagedError("the record of the ZooKeeper server is missing")
@@ -100,7 +99,7 @@ class State:
         return RecoveredState(persistent_records.parse_server(body), survey(self.storage), sessions)
 
     def restore(self, left: RecoveredState) -> None:
-        """Go on from what the store holds. Sessions that are new here live from now on for as long as they said."""
+        """Replace the state by the recovered one. The timeouts of sessions that are not in memory start now."""
         found = left.survey
         self.tree.zxid = left.server.zxid
         self.tree.ephemerals = found.ephemerals
@@ -111,17 +110,17 @@ class State:
         for session_id, kept_session in left.sessions.items():
             live = self.sessions.get(session_id) or self.sessions.add(session_id, kept_session)
             live.closing = False
-        # Of sessions that are not there any more, should there be such.
+        # Ephemerals without a session should not exist; if there are any, remove them.
         self.own_writes = [CloseSession(owner) for owner in found.ephemerals if owner not in left.sessions]
         self.surveyed(found)
 
     def surveyed(self, found: TreeScan) -> None:
-        """There was a look at everything: where others have written becomes part of the tree with the next commits."""
+        """Adopt the foreign writes that a full scan has found, with the next commits."""
         self.others.seen(found.news)
         self._adopt(found.strange)
 
     def hear_others(self) -> bool:
-        """The same by what they have left word of; False: only a look at everything can tell."""
+        """Adopt the foreign writes in the change feed. Return False if a full scan is required."""
         paths = self.others.hear()
         if paths is None:
             return False
@@ -133,12 +132,12 @@ class State:
         self.committed()
 
     def committed(self) -> None:
-        """There is no commit under way."""
+        """Mark the change feed as adopted if none of the server's own writes is pending."""
         if not self.own_writes:
             self.others.taken_in()
 
     def settle(self, outcome: Outcome) -> None:
-        """A write is on the disk: those who watch what it changed are told."""
+        """Apply a durable write to the state, and notify watchers."""
         tree = self.tree
         tree.zxid = outcome.zxid
         for change in outcome.changes:

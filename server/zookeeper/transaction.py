@@ -1,8 +1,8 @@
-"""One write inside a commit: the tree as it finds it, and what it stages.
+"""One write within a commit: its view of the tree, and its staged changes.
 
-The store's own API and other processes write nodes and ledgers without a server. Whoever looks a znode up here sees
-that by its seal, and what was written becomes part of the tree then and there, with this transaction's zxid and its
-events. So every check is made on what is there.
+Nodes and ledgers can also be written without a server, through the store's API in any process. Such a foreign write
+differs from the seal in the znode's record. Each lookup here adopts it into the tree, with the zxid and events of this
+transaction, so all checks apply to the current state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """A change of a znode, for watchers of it and of its parent, with the access control lists of both."""
+    """Change of a znode, with the ACLs that decide which watchers of the znode and of its parent are notified."""
 
     type: EventType
     path: str
@@ -38,7 +38,7 @@ class Change(NamedTuple):
 
 
 class ZnodeVersion(NamedTuple):
-    """A znode with its value's version and size."""
+    """A znode with the version and size of its value."""
 
     znode: Znode
     version: int
@@ -50,8 +50,8 @@ class ZnodeVersion(NamedTuple):
 
 
 class Transaction:
-    """``ephemerals`` are changes to who owns what: (session, path, whether it is there); ``mortal`` the new znodes that
-    go by themselves one day."""
+    """``ephemerals``: changes of ephemerals as (session, path, False if removed). ``mortal``: new containers and znodes
+    with a TTL."""
 
     def __init__(self, staging: WriteSet, zxid: int, now: int) -> None:
         self.staging = staging
@@ -63,10 +63,10 @@ class Transaction:
         self.read_bytes = 0
         """What looking up znodes has cost so far, see :func:`kept.cost_of`."""
 
-    # -- looking up --------------------------------------------------------------------------------------------------
+    # -- lookup ------------------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> ZnodeVersion | None:
-        """The znode, as it is in the store."""
+        """Look up a znode, and adopt a foreign write to it."""
         key = schema.znode_key(path)
         place = place_of(path)
         sealed = self.staging.get(schema.META, key)
@@ -94,7 +94,7 @@ class Transaction:
         key = schema.znode_key(path)
         self.staging.put(schema.META, key, persistent_records.pack_znode(key, znode))
 
-    # -- what others have written ------------------------------------------------------------------------------------
+    # -- foreign writes ----------------------------------------------------------------------------------------------
 
     def _adopt_new(self, path: str, place: Place, value: bytes) -> ZnodeVersion:
         znode = persistent_records.new_znode(self.zxid, self.now)._replace(
@@ -118,10 +118,10 @@ class Transaction:
         self.changes.append(Change(EventType.DATA_CHANGED, path, changed.acl))
         return ZnodeVersion(changed, 0, 0) if value is None else _found(changed, place, value)
 
-    # -- changing the tree -------------------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------------------------
 
     def _link(self, path: str, znode: Znode) -> None:
-        """Put a new znode into the tree; parents that are missing come with it, and before it."""
+        """Add a new znode to the tree, after its missing ancestors."""
         parent_acl: Sequence[Acl] = persistent_records.OPEN_ACL
         if path != ROOT:
             above = parent_of(path)
@@ -148,8 +148,8 @@ class Transaction:
         self.save(above, parent._replace(children=parent.children - 1, pzxid=self.zxid))
 
     def _as_kept(self, path: str) -> Znode:
-        """A znode that is there, whatever others have done to it: who has deleted it after all that was below it is
-        found to have done so once that is gone."""
+        """Read the record of a parent without adopting a foreign write. A deletion of the parent, which must follow the
+        deletions of its children, is adopted after them."""
         key = schema.znode_key(path)
         sealed = self.staging.get(schema.META, key)
         if sealed is None:
@@ -157,14 +157,14 @@ class Transaction:
         return persistent_records.unpack_znode(key, sealed)
 
     def add(self, path: str, data: bytes | None, znode: Znode) -> ZnodeVersion:
-        """A znode that is not there yet, below one that is."""
+        """Create a znode below an existing one."""
         seal = self._create_value(path, data)
         new = znode._replace(has_record=True, null_value=data is None, seal=seal)
         self._link(path, new)
         return ZnodeVersion(new, 0, len(data or b""))
 
     def remove(self, path: str, found: ZnodeVersion) -> None:
-        """A znode without children."""
+        """Delete a znode without children."""
         if found.znode.has_record:
             place = place_of(path)
             if place.ledger_id is None:
@@ -219,7 +219,7 @@ class Transaction:
 
 
 def _check_metadata(path: str, ledger_id: int, data: bytes | None) -> ledger_metadata.LedgerMetadata:
-    """A path of a ledger holds what a ledger can be opened with, or nothing."""
+    """Parse the value of a ledger's znode; reject a value that is not valid ledger metadata."""
     try:
         return ledger_metadata.parse(data or b"", ledger_id)
     except MetadataSerializationError as error:

@@ -1,4 +1,4 @@
-"""Where the value of a znode is kept: a ledger's is the ledger's metadata, any other's is the node with its path."""
+"""Location of a znode's value: a ledger's metadata, or the node with the same path."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from bookstand.ledger.cluster.ledger_path import ledger_id_of, ledger_path
 from bookstand.storage.format import schema, sealed_record
 
 LEDGER_IDS = f"{LEDGERS}/idgen"
-"""Where BookKeeper's clients take ledger ids from, as numbers of sequential znodes."""
+"""Parent of the sequential znodes from whose numbers BookKeeper's clients get ledger ids."""
 
 
 class Place(NamedTuple):
-    """A record of the store. ``ledger_id`` is None where it is a node."""
+    """Location of a record in the store; ``ledger_id`` is None for a node."""
 
     database: bytes
     key: bytes
     ledger_id: int | None
 
     def unseal(self, sealed: bytes) -> tuple[bytes, int]:
-        """(value, version)."""
+        """Return (value, version)."""
         return sealed_record.unseal_versioned(self.database, self.key, sealed)
 
 
 def place_of(path: str) -> Place:
-    """A ledger has one path, the one that BookKeeper's layout gives it; other paths of that form are nodes."""
+    """Location of a znode's value. Only the canonical path of a ledger in BookKeeper's layout refers to a ledger."""
     if path.startswith(LEDGERS):
         ledger_id = ledger_id_of(path)
         if ledger_id is not None and ledger_path(ledger_id) == path:
@@ -34,5 +34,5 @@ def place_of(path: str) -> Place:
 
 
 def path_of(database: bytes, key: bytes) -> str:
-    """The path of the znode that has a record of ``nodes`` or ``ledgers`` as its value."""
+    """Path of the znode whose value is this record of ``nodes`` or ``ledgers``."""
     return schema.path_of(key) if database == schema.NODES else ledger_path(schema.ledger_of(database, key))

@@ -94,7 +94,7 @@ def _mode_of(request: Create | CreateTtl) -> CreateMode:
 
 
 def _next_number(transaction: Transaction, parent: str, creates: int) -> int:
-    """Next sequential number. Below the node for ledger ids it is a ledger id of the store, unique among all
+    """Number of a sequential child. Children of LEDGER_IDS get ledger ids of the store, to be unique among all
     clients."""
     if parent != LEDGER_IDS:
         return creates
@@ -119,7 +119,7 @@ def delete(transaction: Transaction, writer: ClientIdentity, request: Delete) ->
 
 
 def delete_if_unused(transaction: Transaction, path: str) -> None:
-    """Delete an empty container or expired znode, unless it is in use again."""
+    """Delete a container that has lost all its children, or an expired znode, unless it is in use again."""
     found = transaction.find(path)
     if found is None or not is_unused(found.znode, transaction.now):
         raise ZooKeeperError(Code.BAD_VERSION, f"{path!r} is in use")

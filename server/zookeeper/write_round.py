@@ -1,4 +1,4 @@
-"""Writes on their way to the disk, and whom to answer."""
+"""Writes of a round, with the connections to answer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from bookstand.server.zookeeper.connection import ZooKeeperConnection
 
-# What one commit takes at the most.
+# Limits of one commit.
 BATCH_WRITES = 1_000
 BATCH_BYTES = 16 << 20
 
 
 class Pending(NamedTuple):
-    """``connection`` is None where nobody waits for it."""
+    """A write to commit; ``connection`` is None for the server's own writes."""
 
     write: Write
     op: Op
@@ -30,13 +30,11 @@ class Pending(NamedTuple):
 
     @classmethod
     def own(cls, write: Write) -> Self:
-        """What the server writes by itself."""
+        """Wrap one of the server's own writes."""
         return cls(write, Op.ERROR, None, 0, perf_counter())
 
 
 class WriteRound:
-    """The writes of a round."""
-
     def __init__(self) -> None:
         self.writes: list[Pending] = []
         self._bytes = 0

@@ -10,7 +10,7 @@ from bookstand.storage.metadata_store import LONGEST_PATH
 ROOT = "/"
 QUOTAS = "/zookeeper/quota"
 
-# Characters that ZooKeeper rejects: controls, private use, specials, and those that are surrogate pairs in Java.
+# Characters that ZooKeeper rejects: controls, private use, specials, and surrogate pairs of Java strings.
 _REFUSED = ((0x00, 0x1F), (0x7F, 0x9F), (0xD800, 0xF8FF), (0xFFF0, 0x10FFFF))
 
 

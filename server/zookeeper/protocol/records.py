@@ -31,7 +31,7 @@ class ConnectRequest(NamedTuple):
 
 
 class ConnectResponse(NamedTuple):
-    """Response to a ConnectRequest; a time-out of 0 means that the session has expired."""
+    """Response to a ConnectRequest; a timeout of 0 means that the session has expired."""
 
     protocol: int
     timeout: int

@@ -31,8 +31,7 @@ def greet(state: State, connection: ZooKeeperConnection, frame: bytes, batch: Wr
         connection.abort()
         return True
     if request.last_zxid_seen > state.tree.zxid:
-        # The client knows writes that this store does not have: it belongs to another store, or this store was restored
-        # from an older state.
+        # The client has seen a later state: that of another store, or of this one before it was restored.
         logger().warning("a client has seen zxid %#x, this store %#x", request.last_zxid_seen, state.tree.zxid)
         connection.abort()
         return True
