@@ -103,7 +103,7 @@ class Registration:
         return names
 
     def _missing(self, names: Mapping[int, str]) -> list[PutNode]:
-        """The missing nodes of a cluster. BookKeeper creates them when it initializes a cluster and starts bookies."""
+        """Operations that create the missing nodes of a cluster with these bookies."""
         found = self._storage.node(INSTANCE_ID)
         instance = str(uuid4()) if found is None else found[0].decode(errors="replace")
         wanted = {

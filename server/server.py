@@ -186,7 +186,7 @@ class Server(ProcessBound):
 
     def stop_bookie(self, number: int) -> None:
         """Simulate the death of one bookie: cut its connections, refuse new ones, and remove it from the list of
-        available bookies. Its entries remain in the store until it is started again."""
+        available bookies. Its entries remain in the store and are served again after :meth:`start_bookie`."""
         self._running.call(self.cluster.stop_bookie(number))
 
     def start_bookie(self, number: int) -> None:

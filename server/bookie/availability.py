@@ -1,4 +1,4 @@
-"""Encoding of a bookie's entries of a ledger: BookKeeper's AvailabilityOfEntriesOfLedger.
+"""Encoding of the ids of a ledger's entries on a bookie: BookKeeper's AvailabilityOfEntriesOfLedger.
 
 ::
 

@@ -104,7 +104,7 @@ class LongPolls:
         return partial(self._forget, waiting)
 
     def confirmed(self, ledger_id: int, lac: int) -> None:
-        """Complete the reads that wait for a LAC up to this one."""
+        """Complete the waiting reads whose clients know a lower LAC."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             return
@@ -166,7 +166,7 @@ class LongPolls:
 
 
 def _lac_of(view: ReplicaReader, ledger_id: int) -> int:
-    """LAC of a ledger, or MAX_ENTRY_ID if the ledger is damaged: the reads must end to report the damage."""
+    """LAC of a ledger; MAX_ENTRY_ID for a damaged one, so that its waiting reads end and report the damage."""
     try:
         ledger = view.ledger(ledger_id)
     except StoreDamagedError:

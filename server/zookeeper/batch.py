@@ -1,5 +1,4 @@
-"""Batch of writes for one commit. Writes are applied in order; each has its own zxid and succeeds or fails
-individually."""
+"""The writes of one commit, applied in order. Each has its own zxid and succeeds or fails individually."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ForeignWrites:
         return list(filter(self._is_strange, paths))
 
     def _is_strange(self, path: str) -> bool:
-        """True unless the change was adopted when a client accessed the znode."""
+        """True if the change is not adopted yet. Accesses by clients adopt changes, too."""
         try:
             self._tree.find(path)
         except ForeignZnodeError:
@@ -60,5 +60,5 @@ class ForeignWrites:
         self.adopted = self.heard
 
     def forget(self) -> None:
-        """Read the changes again that could not be adopted."""
+        """Reset the position, so that changes that could not be adopted are read again."""
         self.heard = self.adopted

@@ -41,7 +41,7 @@ class Outcomes:
                 (path,) = pending.write.paths
                 connection.unadopted = path, Code(outcome.result.code)
         elif isinstance(outcome.result, OutcomeUnknownError) or (failed and pending.op is Op.CREATE_SESSION):
-            # The outcome is unknown: close the connection, so that the client treats the request as lost in flight.
+            # No response expresses an unknown outcome or a failed session; the client must reconnect.
             if connection is not None:
                 connection.abort()
         elif not failed and isinstance(pending.write, OpenSession):

@@ -106,8 +106,7 @@ class ZooKeeperServer:
         self._pass_time(rounds)
 
     def _begin(self) -> RecoveredState:
-        # Session ids as in ZooKeeper: the server's number in the top byte, the time below it, and counting up from
-        # there.
+        # Session ids as in ZooKeeper: the server's number in the top byte, then the start time, then a counter.
         first_session = (self._clock.now() << 24 & (1 << 64) - 1) >> 8 | 1 << 56
         self._storage.apply(WriteBatch(InitializeTree(first_session)))
         return self._state.restored()

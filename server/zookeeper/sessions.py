@@ -25,8 +25,7 @@ TICKS_AT_MOST = 20
 
 
 class Session:
-    """A live session. ``connection``: None while its client is disconnected; ``closing``: its end is being
-    committed."""
+    """A live session. ``connection``: None while disconnected; ``closing``: True while its end is being committed."""
 
     __slots__ = ("closing", "connection", "deadline", "id", "password", "timeout")
 

@@ -212,7 +212,7 @@ class Transaction:
         found = _check_metadata(path, ledger_id, data)
         known = self.staging.state(ledger_id)
         if known is not None and known.deleted_at:
-            # As if the bookies had collected them before the id was used again.
+            # The id is reused: remove the deleted ledger's entries first, as the bookies' garbage collection would.
             DeleteEntries(ledger_id, limit=None).apply(self.staging)
         key = master_key(found.password) if found.has_password else None
         CreateLedger(ledger_id, key, found.digest_type or "", data or b"", home=NO_HOME_YET).apply(self.staging)

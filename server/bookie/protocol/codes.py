@@ -47,7 +47,7 @@ NAMES: Mapping[int, str] = {
     LIMBO: "limbo",
 }
 
-# By the client's error code. Any other error is an I/O error to clients.
+# By the error code of the client. All other errors are reported as I/O errors.
 _BY_CLIENT_CODE: Mapping[int, int] = {
     -7: NO_LEDGER,
     -25: NO_LEDGER,

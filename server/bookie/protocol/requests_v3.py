@@ -108,8 +108,8 @@ def _fence(connection: BookieConnection, read: v3.Read, master_key: bytes) -> No
 
 
 def _wait(connection: BookieConnection, plain: v3.Read, read: Any, piggyback: bool) -> None:
-    """Read after the LAC exceeds the one that the client knows. With ``piggyback`` the response has the entry after
-    that LAC, or no entry on timeout."""
+    """Wait until the LAC exceeds the one that the client knows, then read. With ``piggyback`` the response contains the
+    entry after the client's LAC, or no entry on timeout."""
     bookie, previous = connection.desk.bookie, read.previousLAC
 
     def refusal(code: int) -> bytes:
@@ -182,8 +182,8 @@ def _write_lac(connection: BookieConnection, request: v3.Request) -> None:
 
 
 def _force(connection: BookieConnection, request: v3.Request) -> None:
-    """Confirm that earlier adds are durable. Adds are always durable when answered, so this is an empty commit after
-    those in progress."""
+    """Answer after the adds in progress. Adds are always durable when they are answered, so nothing remains to be
+    forced."""
     ledger_id = request.forceLedgerRequest.ledgerId
     answer = partial(_told, request, ledgerId=ledger_id)
     point = connection.desk.bookie.point
