@@ -19,7 +19,7 @@ except ImportError as missing:
 
 
 class StoreCollector(Collector):
-    """``prometheus_client.REGISTRY.register(store.metrics())``"""
+    """Collector of a store, for ``prometheus_client.REGISTRY.register(store.metrics())``."""
 
     def __init__(self, client: Client, cluster: str) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Format of a metadata dump, with one line for each node:
+"""Format of a metadata dump, with one line for each node.
 
     {"path": "/ledgers/00/0000/L0012", "version": 1, "ctime": ms, "mtime": ms, "value": "base64"}
 

@@ -33,7 +33,7 @@ _MANY_BYTES = 8 << 20
 
 
 class LedgerWriter(BaseWriter):
-    """Writer that assigns the entry ids 0, 1, 2, …"""
+    """Writer that assigns consecutive entry ids from 0."""
 
     def append(self, data: bytes) -> int:
         """Add an entry, and return its id after it is durable (with deferred sync: accepted)."""

@@ -1,4 +1,4 @@
-"""Ways to break the library, switched on from the tests only: ``with switched_on("no sync"): ...``
+"""Ways to break the library, switched on from the tests only, with ``switched_on("no sync")``.
 
 Each is a mistake that somebody could make in the code that it replaces. Whatever replaces something notes, through
 ``hit``, that it was reached and did the wrong thing; a defect that nothing reaches says nothing of the tests.
