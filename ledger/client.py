@@ -232,14 +232,16 @@ class Client(ProcessBound):
         if deferred_sync is None:
             raise IncorrectParameterError("deferred_sync must be True or False, not None")
         operation = CreateLedger(ledger_id, new.master_key, new.digest.name, metadata_format.serialize(new.metadata))
-        self.storage.point("create.before", ledger_id)
+        if self.storage.hooks is not None:
+            self.storage.point("create.before", ledger_id)
         while True:
             try:
                 ((new_id, incarnation),) = self.storage.apply(WriteBatch(operation))
                 break
             except EntriesNotCollectedError:
                 self.storage.collect(ledger_id)
-        self.storage.point("create.after", new_id)
+        if self.storage.hooks is not None:
+            self.storage.point("create.after", new_id)
         return self.open_writer(new, new_id, incarnation, adv, deferred_sync)
 
     def open_writer(
@@ -386,13 +388,15 @@ class Client(ProcessBound):
     def delete(self, ledger_id: Any, missing_ok: bool) -> None:
         self.check_writable()
         ledger_id = validation.as_ledger_id(ledger_id)
-        self.storage.point("delete.before", ledger_id)
+        if self.storage.hooks is not None:
+            self.storage.point("delete.before", ledger_id)
         try:
             self.storage.apply(WriteBatch(DeleteLedger(ledger_id, self.clock.now())))
         except NoSuchLedgerError:
             if not missing_ok:
                 raise
-        self.storage.point("delete.after", ledger_id)
+        if self.storage.hooks is not None:
+            self.storage.point("delete.after", ledger_id)
 
     def collect_deleted(self, limit: int | None = None) -> None:
         """Remove the entries of up to ``limit`` deleted ledgers whose grace period has ended. Errors are logged only:
@@ -458,7 +462,9 @@ class Client(ProcessBound):
         self.check_writable()
         serialized = metadata_format.serialize(metadata)
         operation = UpdateLedger(metadata.ledger_id, serialized, expected_version, incarnation)
-        self.storage.point("metadata.before", metadata.ledger_id)
+        if self.storage.hooks is not None:
+            self.storage.point("metadata.before", metadata.ledger_id)
         (version,) = self.storage.apply(WriteBatch(operation))
-        self.storage.point("metadata.after", metadata.ledger_id)
+        if self.storage.hooks is not None:
+            self.storage.point("metadata.after", metadata.ledger_id)
         return metadata.replace(version=version)

@@ -361,7 +361,8 @@ class ManagedLedger(ProcessBound):
         self._update_record(add_ledger, dropped)
         (self._writer,) = created
         self._created_at = self.client.clock.now()
-        self.client.storage.point("topic.begun", self.path)
+        if self.client.storage.hooks is not None:
+            self.client.storage.point("topic.begun", self.path)
 
     def _fence(self, error: BookstandError) -> None:
         self._fenced = ManagedLedgerFencedError(f"topic {self.name} was opened by another writer: {error}")
@@ -530,7 +531,8 @@ class ManagedLedger(ProcessBound):
         self._info.ledgers[-1] = closed
         self._extent.resize_last(closed.entries)
         self._writer = None
-        self.client.storage.point("topic.closed", self.path)
+        if self.client.storage.hooks is not None:
+            self.client.storage.point("topic.closed", self.path)
 
     def terminate(self) -> Position:
         """Reject all further appends permanently, and return the last position."""
@@ -671,7 +673,8 @@ class ManagedLedger(ProcessBound):
             trimmed = [ledger.ledger_id for ledger in ledgers[:count]]
             self._update_record(lambda _: self._info._replace(ledgers=ledgers[count:]), trimmed)
             self._readers.discard(trimmed)
-            self.client.storage.point("topic.trimmed", self.path)
+            if self.client.storage.hooks is not None:
+                self.client.storage.point("topic.trimmed", self.path)
             return trimmed
 
     def delete(self) -> None:

@@ -440,9 +440,11 @@ class BaseWriter(LedgerHandle):
             self._client.check_usable()
             if not self._client.v3:
                 raise IllegalOperationError(f"ledger {self._id}: the v2 protocol does not support force")
-        self._storage.point("force.before", self._id)
+        if self._storage.hooks is not None:
+            self._storage.point("force.before", self._id)
         self._storage.flush()
-        self._storage.point("force.after", self._id)
+        if self._storage.hooks is not None:
+            self._storage.point("force.after", self._id)
         with self._lock:
             error, self._early_ack_error = self._early_ack_error, None
             length = self._length
@@ -518,7 +520,8 @@ class BaseWriter(LedgerHandle):
         try:
             while self._metadata.state != CLOSED:
                 closed = self._metadata.replace(state=CLOSED, last_entry_id=last_entry, length=length)
-                self._storage.point("close.before_cas", self._id)
+                if self._storage.hooks is not None:
+                    self._storage.point("close.before_cas", self._id)
                 try:
                     self._adopt(self._client.write_metadata(closed, self._metadata.version, self._incarnation))
                 except MetadataVersionError:
@@ -529,7 +532,8 @@ class BaseWriter(LedgerHandle):
                     f"ledger {self._id} was closed by another client at entry {self._metadata.last_entry_id} with "
                     f"length {self._metadata.length}, not at {last_entry} with {length}"
                 )
-            self._storage.point("close.after_cas", self._id)
+            if self._storage.hooks is not None:
+                self._storage.point("close.after_cas", self._id)
         except SimulatedCrash as crash:
             closing.complete(error=crash.reason)
             raise

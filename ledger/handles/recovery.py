@@ -42,10 +42,12 @@ class _Recovery:
 
     def run(self) -> None:
         ledger_id = self._reader._id
-        self._storage.point("recovery.before", ledger_id)
+        if self._storage.hooks is not None:
+            self._storage.point("recovery.before", ledger_id)
         if not self._mark_in_recovery():
             return
-        self._storage.point("recovery.marked", ledger_id)
+        if self._storage.hooks is not None:
+            self._storage.point("recovery.marked", ledger_id)
         try:
             self._fence()
             self._read_to_end()
@@ -53,9 +55,11 @@ class _Recovery:
             raise
         except LedgerError as error:
             raise LedgerRecoveryError(f"ledger {self._reader._id} could not be recovered: {error}") from error
-        self._storage.point("recovery.before_close", ledger_id)
+        if self._storage.hooks is not None:
+            self._storage.point("recovery.before_close", ledger_id)
         self._close()
-        self._storage.point("recovery.after_close", ledger_id)
+        if self._storage.hooks is not None:
+            self._storage.point("recovery.after_close", ledger_id)
 
     def _mark_in_recovery(self) -> bool:
         """Change the state from OPEN to IN_RECOVERY. Return False if the ledger has been closed meanwhile."""
@@ -73,7 +77,8 @@ class _Recovery:
         if self._storage.hooks is not None:
             self._storage.hooks.on_fence(reader._id)
         (self._incarnation,) = self._storage.apply(WriteBatch(Fence(reader._id, reader._master_key, self._incarnation)))
-        self._storage.point("recovery.fenced", reader._id)
+        if self._storage.hooks is not None:
+            self._storage.point("recovery.fenced", reader._id)
 
     def _read_to_end(self) -> None:
         """Read forward from the highest LAC that an entry carries to the first missing entry."""
@@ -86,7 +91,8 @@ class _Recovery:
                 entries = reader.recovery_read(reader._lac + 1)
             except (NoSuchEntryError, NoSuchLedgerOnBookieError):
                 return
-            self._storage.point("recovery.entry_read", reader._id)
+            if self._storage.hooks is not None:
+                self._storage.point("recovery.entry_read", reader._id)
             last = entries[-1]
             reader._lac = reader._lap = last.entry_id
             reader._length = last.cumulative_length
