@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
-        "ls": "List the ledgers, topics or files.",
-        "show": "Show everything known of a ledger, an entry, a topic or a node.",
+        "ls": "List ledgers, topics, nodes, files or records.",
+        "show": "Show the details of a ledger, an entry, a topic or a node.",
         "cat": "Print the payloads of ledgers or topics.",
-        "verify": "Read everything, and say what is wrong.",
-        "cursors": "Show what subscriptions have acknowledged.",
-        "delayed": "Show which messages wait for their time.",
+        "verify": "Read all data, and report damage.",
+        "cursors": "Show the acknowledgment state of subscriptions.",
+        "delayed": "Show delayed messages and their buckets.",
         "stats": "Count ledgers, entries and bytes, by kind and size.",
-        "report": "Write a page with tables and pictures of all of it.",
-        "import-bookie": "Copy what is on bookies' disks into a store.",
-        "export-bookie": "Write a store as the disk of a bookie.",
-        "migrate cursors": "Write cursors as pages and markers, or as Pulsar does.",
-        "migrate snapshots": "Cut the buckets of delayed messages anew.",
-        "backup": "Copy a store as it is at one moment, also while it is written to.",
-        "compact": "Give back the space that a store no longer needs.",
-        "repair": "Save what can be saved of a damaged store, and say what cannot.",
-        "upgrade": "Write a store's records in their newest forms.",
-        "serve": "Serve a store to clients of BookKeeper and ZooKeeper in any language.",
-        "demo": "Deliver a million messages with the power cut in the middle.",
+        "report": "Write an HTML report with tables and charts.",
+        "import-bookie": "Import bookies' disks into a store.",
+        "export-bookie": "Export a store as the disk of a bookie.",
+        "migrate cursors": "Convert cursors to pages and markers, or to Pulsar snapshots.",
+        "migrate snapshots": "Rewrite buckets of delayed messages with other sizes.",
+        "backup": "Copy a consistent snapshot of a store that may be in use.",
+        "compact": "Return unused space to the file system.",
+        "repair": "Salvage a damaged store into a new one, and list the losses.",
+        "upgrade": "Convert a store's records to their newest formats.",
+        "serve": "Serve a store to BookKeeper and ZooKeeper clients in any language.",
+        "demo": "Deliver a million messages across a simulated power cut.",
     }
 )
 """Commands and their summaries. The module of a command in ``bookstand.tools.commands`` has the same name, with
@@ -50,11 +50,11 @@ example command lines. Names may have two words."""
 SPARK = "spark"
 """First word of jobs over many stores, which have the same arguments as ``python -m bookstand.pipeline``."""
 
-_INTRODUCTION = """Look into bookstand's stores and into real bookies' disks.
+_INTRODUCTION = """Inspect bookstand's stores and real bookies' disks.
 
-Every command that looks takes either, and says which it is looking at. Stores that other processes have open can be
-looked at, too. Nothing is changed by looking. "bookstand spark --help" has jobs over many at once, on Spark or
-without."""
+Every inspection command accepts either, and prints which one it reads. Inspection changes nothing, and works while
+other processes have a store open. For jobs over many stores or disks, with or without Spark, see "bookstand spark
+--help"."""
 
 _EXTRA = ("typer", "rich", "cramjam", "jinja2")
 
@@ -79,7 +79,7 @@ def _run(app: typer.Typer, words: Sequence[str]) -> int:
     from bookstand.tools.cli.error_handling import check_streams
 
     if not check_streams():
-        return output.failure("OSError", "there is no standard output to write to", FAILED, False)
+        return output.failure("OSError", "stdout is closed", FAILED, False)
     if "_BOOKSTAND_COMPLETE" in os.environ:
         # Each output line is one completion to the shell, so descriptions must not be wrapped.
         os.environ["COLUMNS"] = "10000"
@@ -184,16 +184,16 @@ def application() -> typer.Typer:
             DEFAULT.max_expanded_bytes,
             "--max-expanded-bytes",
             metavar="N",
-            help="Treat an entry or a record that expands to more bytes as damaged.",
+            help="Treat an entry or a record that expands to more than N bytes as damaged.",
         ),
         max_expansion_ratio: int = typer.Option(
             DEFAULT.max_expansion_ratio,
             "--max-expansion-ratio",
             metavar="N",
-            help="The same by the ratio to its stored bytes, above 32 MiB.",
+            help="Treat one as damaged that expands to more than 32 MiB and N times its stored size.",
         ),
         version: bool = typer.Option(
-            False, "--version", help="Print the version, and end.", is_eager=True, callback=_print_version
+            False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
         ),
     ) -> None:
         from bookstand.tools.view.targets import LIMITS

@@ -24,14 +24,14 @@ Cursors = Annotated[
     typer.Option(
         "--cursor",
         metavar="PATTERN",
-        help="Only these cursors: a name, or a pattern in which * stands for anything. May be repeated.",
+        help="Only these cursors: a name, or a pattern in which * matches any characters. May be repeated.",
         show_default=False,
     ),
 ]
 TakeOver = Annotated[
     bool,
     typer.Option(
-        "--take-over", help="Cursors, too, that another process may have open: it is told when it writes next."
+        "--take-over", help="Also change cursors that another process may have open; its next write to them fails."
     ),
 ]
 
@@ -59,7 +59,7 @@ def code_of_left(left: Sequence[Row], problems: Sequence[str]) -> int:
 
 
 def left_line(one: Row) -> str:
-    return f"left as it is: {output.topic(one['topic'])} : {one['cursor']}: {one['why']}"
+    return f"skipped: {output.topic(one['topic'])} : {one['cursor']}: {one['why']}"
 
 
 def run_job(path: str, job: Job, topics: Sequence[str], cursors: Sequence[str], dry_run: bool) -> Outcome:
@@ -68,14 +68,14 @@ def run_job(path: str, job: Job, topics: Sequence[str], cursors: Sequence[str], 
     with bookstand.open(path, create=False, read_only=True, check="structure") as opened:
         topics_meant(opened, topics)
         if opened.storage.node(IMPORT_NODE) is not None:
-            raise IllegalOperationError("the store has an unfinished import: it is to be finished first")
-    with progress_bar("looking at topics", counts=True) as progress:
+            raise IllegalOperationError("the store has an unfinished import: run the import again to finish it first")
+    with progress_bar("checking topics", counts=True) as progress:
         # ``processes=0``: units run in this process, which is safe after the check. ``again``: repeating units is
         # harmless.
         summary = execute(job, LocalRunner(processes=0), dry_run=dry_run, again=True, progress=progress)
     found = _outcome(summary, path)
     if not any(found) and (topics or cursors):
-        raise NoSuchNodeError(f"there is nothing to migrate of {' and '.join([*topics, *cursors])}")
+        raise NoSuchNodeError(f"there is nothing to migrate that matches {' and '.join([*topics, *cursors])}")
     return found
 
 
@@ -122,11 +122,11 @@ def _print(store: str, found: Outcome, dry_run: bool, columns: Sequence[Column],
     same = len(found.cursors) - len(changed)
     output.line(
         f"{counted(len(changed), 'cursor')} {'would be changed' if dry_run else 'changed'}"
-        + (f", {same} already as wanted" if same else "")
+        + (f", {same} already in this form" if same else "")
     )
     for one in found.left:
         output.paragraph(left_line(one))
     for one in found.failed:
-        output.paragraph(f"left as it is: {output.topic(one['topic'])}: {one['why'].partition(': ')[2]}")
+        output.paragraph(f"skipped: {output.topic(one['topic'])}: {one['why'].partition(': ')[2]}")
     for problem in found.problems:
         output.paragraph(f"damage: {problem}")

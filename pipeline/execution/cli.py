@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 FINE, NOT_ALL, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 MEANINGS = {
-    FINE: "all was done and nothing is wrong",
-    NOT_ALL: "something failed or was damaged, which the summary names",
-    WRONG_USE: "it was asked for in a way that makes no sense",
-    INTERRUPTED: "it was interrupted; run again, it continues",
+    FINE: "success: all units are done, and no damage was found",
+    NOT_ALL: "a unit failed or damage was found; the summary lists both",
+    WRONG_USE: "invalid arguments",
+    INTERRUPTED: "interrupted; run the job again to resume it",
 }
 _GIVEN = "given"
 _LIMITS = {
-    "max_expanded_bytes": "treat an entry or a record that expands to more bytes as damaged",
-    "max_expansion_ratio": "the same by the ratio to its stored bytes, above 32 MiB",
+    "max_expanded_bytes": "treat an entry or a record that expands to more than N bytes as damaged",
+    "max_expansion_ratio": "treat one as damaged that expands to more than 32 MiB and N times its stored size",
 }
 
 _Made = Callable[[argparse.Namespace], Job]
@@ -142,26 +142,28 @@ def parser(program: str = _PROGRAM) -> argparse.ArgumentParser:
 
 
 def _add_common(one: argparse.ArgumentParser) -> None:
-    how = one.add_argument_group("how it runs")
+    how = one.add_argument_group("execution")
     how.add_argument(
         "--master",
         metavar="URL",
-        help="run on Spark: local[*], a cluster's, sc://HOST of a Connect server, or 'given' behind spark-submit",
+        help="run on Spark: local[*], a cluster's URL, sc://HOST for a Connect server, or 'given' under spark-submit",
     )
-    how.add_argument("--processes", metavar="N", type=_positive, default=1, help="units at a time, without Spark")
+    how.add_argument(
+        "--processes", metavar="N", type=_positive, default=1, help="number of units that run in parallel without Spark"
+    )
     how.add_argument(
         "--unit-seconds",
         metavar="N",
         type=_positive,
         default=Limits().seconds,
-        help="stop a unit that takes longer; 6 hours by default",
+        help="stop a unit after N seconds; 6 hours by default",
     )
-    how.add_argument("--unit-memory", metavar="MIB", type=_positive, help="stop a unit that allocates more")
-    how.add_argument("--dry-run", action="store_true", help="change nothing, and say what would be done")
+    how.add_argument("--unit-memory", metavar="MIB", type=_positive, help="stop a unit that allocates more than MIB")
+    how.add_argument("--dry-run", action="store_true", help="change nothing; report what would be done")
     how.add_argument("--unit", metavar="NAME", action="append", default=[], help="only this unit; may be repeated")
-    how.add_argument("--again", action="store_true", help="what was done before, too")
+    how.add_argument("--again", action="store_true", help="repeat units that are already done")
     how.add_argument("--json", action="store_true", help="print the summary as JSON")
-    how.add_argument("--summary", metavar="FILE", help="write it there as JSON, too")
+    how.add_argument("--summary", metavar="FILE", help="also write the summary to FILE as JSON")
 
 
 def _add_limits(one: argparse.ArgumentParser) -> None:
@@ -177,34 +179,48 @@ def _limits(options: argparse.Namespace) -> ExpansionLimits:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"a number from 1 up, not {text}")
+        raise argparse.ArgumentTypeError(f"must be a positive integer, not {text}")
     return number
 
 
 def _stores(one: argparse.ArgumentParser) -> None:
-    one.add_argument("stores", nargs="+", metavar="STORE", help="a store, or a glob of some")
+    one.add_argument("stores", nargs="+", metavar="STORE", help="a store, or a glob of stores")
     one.add_argument(
         "--topic", metavar="PATTERN", action="append", default=[], help="only these topics; may be repeated"
     )
-    one.add_argument("--cursor", metavar="PATTERN", action="append", default=[], help="only these; may be repeated")
+    one.add_argument(
+        "--cursor", metavar="PATTERN", action="append", default=[], help="only these cursors; may be repeated"
+    )
 
 
 def _taking_over(one: argparse.ArgumentParser) -> None:
-    one.add_argument("--take-over", action="store_true", help="cursors, too, that other processes may have open")
+    one.add_argument("--take-over", action="store_true", help="also change cursors that other processes may have open")
 
 
 def _cutting(one: argparse.ArgumentParser, least: str) -> None:
     usual = CutSettings()
     one.add_argument("--least", metavar="N", type=_positive, help=least)
-    one.add_argument("--step-seconds", metavar="N", type=float, default=usual.step_millis / 1000)
-    one.add_argument("--most-in-segment", metavar="N", type=int, default=usual.most_in_segment, help="-1: any number")
+    one.add_argument(
+        "--step-seconds",
+        metavar="N",
+        type=float,
+        default=usual.step_millis / 1000,
+        help="maximum time span of a segment",
+    )
+    one.add_argument(
+        "--most-in-segment",
+        metavar="N",
+        type=int,
+        default=usual.most_in_segment,
+        help="maximum number of messages in a segment; -1 means unlimited",
+    )
     one.add_argument(
         "--precision-bits", metavar="N", type=int, default=0, help="round times up to multiples of 2^N milliseconds"
     )
     one.add_argument(
         "--work",
         metavar="FOLDER",
-        help="on a file system that all tasks share; they work in a folder of their own there, which is removed again",
+        help="folder for temporary files, on a file system that all tasks share",
     )
 
 
@@ -227,11 +243,15 @@ def _paths_of_stores(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _add_rebuild(one: argparse.ArgumentParser) -> None:
     _stores(one)
-    _cutting(one, f"a bucket has so many messages; {CutSettings().least:,} by default")
-    one.add_argument("--due-by", metavar="MS", type=int, default=0, help="leave out what is due by then")
-    one.add_argument("--leave-rest", action="store_true", help="seal no bucket that has less than --least")
-    one.add_argument("--together", action="store_true", help="the stores hold parts of the same topics")
-    one.add_argument("--table", metavar="FILE", action="append", default=[], help="Parquet with the messages")
+    _cutting(one, f"minimum number of messages in a bucket; {CutSettings().least:,} by default")
+    one.add_argument("--due-by", metavar="MS", type=int, default=0, help="leave out messages that are due by this time")
+    one.add_argument(
+        "--leave-rest", action="store_true", help="do not seal the last bucket of each topic"
+    )
+    one.add_argument("--together", action="store_true", help="the stores have parts of the same topics")
+    one.add_argument(
+        "--table", metavar="FILE", action="append", default=[], help="Parquet file with the messages; may be repeated"
+    )
     _add_limits(one)
 
 
@@ -258,7 +278,7 @@ def _make_rebuild(options: argparse.Namespace) -> Job:
 def _add_recut(one: argparse.ArgumentParser) -> None:
     _stores(one)
     _taking_over(one)
-    _cutting(one, "merge adjacent buckets, and cut them where they have so many; by default buckets stay")
+    _cutting(one, "merge and split buckets so that each has at least N messages; by default each keeps its ledgers")
     _add_limits(one)
 
 
@@ -284,7 +304,9 @@ def _make_recut(options: argparse.Namespace) -> Job:
 def _add_migrate(one: argparse.ArgumentParser) -> None:
     _stores(one)
     _taking_over(one)
-    one.add_argument("--to", choices=("pages", "snapshot"), default="pages", help="the form; pages by default")
+    one.add_argument(
+        "--to", choices=("pages", "snapshot"), default="pages", help="form of the cursors; pages by default"
+    )
     _add_limits(one)
 
 
@@ -306,20 +328,27 @@ def _make_migrate(options: argparse.Namespace) -> Job:
 
 def _add_import(one: argparse.ArgumentParser) -> None:
     one.add_argument(
-        "clusters", nargs="+", metavar="FOLDER", help="a folder with the bookies of a cluster, and metadata.jsonl[.gz]"
+        "clusters", nargs="+", metavar="FOLDER", help="folder of a cluster, with its bookies and metadata.jsonl[.gz]"
     )
-    one.add_argument("--output", metavar="FOLDER", required=True, help="where the stores come to be, named as FOLDERs")
-    one.add_argument("--metadata", metavar="FILE", help="the dump, for a single cluster")
+    one.add_argument(
+        "--output",
+        metavar="FOLDER",
+        required=True,
+        help="folder for the stores, which are named after the clusters' folders",
+    )
+    one.add_argument("--metadata", metavar="FILE", help="metadata dump, for a single cluster")
     _add_limits(one)
-    one.add_argument("--unlisted", action="store_true", help="ledgers, too, that are not in the metadata")
-    one.add_argument("--password", metavar="WORD", action="append", default=[], help="of ledgers; may be repeated")
+    one.add_argument("--unlisted", action="store_true", help="also import ledgers that are not in the metadata")
+    one.add_argument("--password", metavar="WORD", action="append", default=[], help="ledger password; may be repeated")
 
 
 def _make_import(options: argparse.Namespace) -> Job:
     from bookstand.pipeline.jobs.import_disks import Import
 
     if options.metadata is not None and len(clusters(options.clusters)) > 1:
-        raise IncorrectParameterError("--metadata is for a single cluster: others have theirs in their folders")
+        raise IncorrectParameterError(
+            "--metadata requires a single cluster: put the dumps of several clusters in their folders"
+        )
     found: dict[str, DataSource] = {}
     for place in clusters(options.clusters, options.metadata, _limits(options)):
         name = Path(os.path.commonpath(place.paths)).resolve().name
@@ -334,12 +363,12 @@ def _make_import(options: argparse.Namespace) -> Job:
 
 def _add_places(one: argparse.ArgumentParser) -> None:
     one.add_argument(
-        "places", nargs="+", metavar="PATH", help="a store, the folder above a cluster's bookies, or a glob of either"
+        "places", nargs="+", metavar="PATH", help="a store, the folder of a cluster's bookies, or a glob of either"
     )
     one.add_argument(
         "--metadata",
         metavar="FILE",
-        help="the metadata dump of a single cluster; by default metadata.jsonl[.gz] above its bookies",
+        help="metadata dump, for a single cluster; by default metadata.jsonl[.gz] in its folder",
     )
     _add_limits(one)
 
@@ -350,7 +379,7 @@ def _places(options: argparse.Namespace) -> tuple[DataSource, ...]:
 
 def _add_export(one: argparse.ArgumentParser) -> None:
     _add_places(one)
-    one.add_argument("--output", metavar="FOLDER", required=True, help="where the tables come to be")
+    one.add_argument("--output", metavar="FOLDER", required=True, help="folder for the tables")
     one.add_argument("--table", metavar="NAME", action="append", default=[], help="only this table; may be repeated")
     one.add_argument("--topic", metavar="NAME", action="append", default=[], help="only this topic; may be repeated")
 
@@ -369,7 +398,9 @@ def _make_verify(options: argparse.Namespace) -> Job:
 
 def _add_stats(one: argparse.ArgumentParser) -> None:
     _add_places(one)
-    one.add_argument("--buckets-only", action="store_true", help="read no messages: of delayed ones those in buckets")
+    one.add_argument(
+        "--buckets-only", action="store_true", help="do not read messages; count only delayed messages in buckets"
+    )
 
 
 def _make_stats(options: argparse.Namespace) -> Job:
@@ -379,13 +410,17 @@ def _make_stats(options: argparse.Namespace) -> Job:
 
 
 JOBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], _Made]] = {
-    "rebuild-delayed": ("Seal the buckets of delayed messages anew, from the messages.", _add_rebuild, _make_rebuild),
-    "recut": ("Cut buckets of delayed messages anew; every row stays.", _add_recut, _make_recut),
-    "migrate-cursors": ("Cursors to pages and markers, or back.", _add_migrate, _make_migrate),
-    "import": ("Bookies' disks into stores, one for each cluster.", _add_import, _make_import),
-    "export": ("What stores and disks hold, as Parquet.", _add_export, _make_export),
-    "verify": ("Read everything, and say what is wrong with it.", _add_places, _make_verify),
-    "stats": ("Count what a fleet holds.", _add_stats, _make_stats),
+    "rebuild-delayed": ("Rebuild the buckets of delayed messages from the messages.", _add_rebuild, _make_rebuild),
+    "recut": (
+        "Rewrite buckets of delayed messages with other sizes.",
+        _add_recut,
+        _make_recut,
+    ),
+    "migrate-cursors": ("Convert cursors to pages and markers, or to Pulsar snapshots.", _add_migrate, _make_migrate),
+    "import": ("Import bookies' disks into stores, one per cluster.", _add_import, _make_import),
+    "export": ("Export the data of stores and disks as Parquet.", _add_export, _make_export),
+    "verify": ("Read all data, and report damage.", _add_places, _make_verify),
+    "stats": ("Count the ledgers, entries and messages of a fleet.", _add_stats, _make_stats),
 }
 
 

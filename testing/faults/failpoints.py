@@ -30,24 +30,24 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         "create": Operation("create a ledger", "create.before", "create.after", True, "ledger"),
         "open": Operation("open a ledger", "open_ledger.before", "open_ledger.after", True, "ledger"),
-        "append": Operation(
-            "add an entry, by whatever method but a transaction", has_after=True, subject="entry", at_bookies=True
-        ),
+        "append": Operation("add an entry, except in a transaction", has_after=True, subject="entry", at_bookies=True),
         "read": Operation(
-            "take an entry out of the store, also to learn the last-add-confirmed", subject="entry", at_bookies=True
+            "read an entry from the store, also to determine the last-add-confirmed", subject="entry", at_bookies=True
         ),
-        "read_lac": Operation("ask the store for a ledger's last-add-confirmed", subject="ledger", at_bookies=True),
-        "fence": Operation("stop a ledger's writer", None, "recovery.fenced", True, "ledger", at_bookies=True),
+        "read_lac": Operation("read a ledger's last-add-confirmed", subject="ledger", at_bookies=True),
+        "fence": Operation("fence a ledger", None, "recovery.fenced", True, "ledger", at_bookies=True),
         "recover": Operation(
-            "recover a ledger that is not closed", "recovery.before", "recovery.after_close", True, "ledger", True
+            "recover an unclosed ledger", "recovery.before", "recovery.after_close", True, "ledger", True
         ),
         "force": Operation(
-            "force what is acknowledged", "force.before", "force.after", True, "ledger", at_bookies=True
+            "force acknowledged entries to disk", "force.before", "force.after", True, "ledger", at_bookies=True
         ),
-        "close": Operation("write a ledger's end", "close.before_cas", "close.after_cas", True, "ledger", True),
+        "close": Operation(
+            "close a ledger: record its last entry", "close.before_cas", "close.after_cas", True, "ledger", True
+        ),
         "delete": Operation("delete a ledger", "delete.before", "delete.after", True, "ledger"),
         "metadata": Operation(
-            "replace a ledger's metadata, for whatever reason",
+            "replace a ledger's metadata",
             "metadata.before",
             "metadata.after",
             True,
@@ -56,9 +56,7 @@ OPERATIONS: Mapping[str, Operation] = MappingProxyType(
         ),
         "nodes.put": Operation("write a node", "nodes.put.before", "nodes.put.after", True, "path", True),
         "nodes.delete": Operation("delete a node", "nodes.delete.before", "nodes.delete.after", True, "path", True),
-        "commit": Operation(
-            "commit a batch of changes, whatever they are", "commit.before_write", "commit.after_sync", True
-        ),
+        "commit": Operation("commit a batch of changes of any kind", "commit.before_write", "commit.after_sync", True),
     }
 )
 
@@ -76,7 +74,7 @@ BY_POINT: Mapping[str, tuple[tuple[str, bool], ...]] = MappingProxyType(
 """Operations before (False) or after (True) which a point is passed."""
 
 
-_SOMETHING = Operation("something that no rule but a crash can be about")
+_SOMETHING = Operation("an operation that only crash rules can name")
 
 
 def check_operation(name: object) -> Operation:

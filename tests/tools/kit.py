@@ -75,7 +75,7 @@ def _stopped_once_it_serves(words: list[str], columns: int | None) -> Result:
         try:
             for line in running.stdout:
                 out += line
-                if line.startswith(("nobody is asked", '{"kind":"serve"')):
+                if line.startswith(("no authentication", '{"kind":"serve"')):
                     running.terminate()
                     break
             code, rest, err = child.finished(running)

@@ -105,8 +105,8 @@ def test_what_it_prints(own: Path) -> None:
     text = run("export-bookie", "my-store", "out", "--topic", "orders").out
     assert "\nexported       1        4" in text
     assert "disk: out/bookie-0, metadata: out/metadata.jsonl.gz\n" in text
-    assert "left out, for snapshots replace them: ledgers 5, 8\n" in text
-    assert "left out, for nobody asked for them: ledgers 0, 1, 6\n" in text
+    assert "left out because snapshots replace them: ledgers 5, 8\n" in text
+    assert "left out because they were not requested: ledgers 0, 1, 6\n" in text
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_a_topic_that_damage_may_hide(own: Path) -> None:
         nodes[key] = nodes[key][:-1] + bytes((nodes[key][-1] ^ 1,))
     result = run("export-bookie", "my-store", "out", "--topic", "orders")
     assert result.code == DAMAGE
-    assert "there is no topic 'orders'; what is damaged may hide it: " in result.err
+    assert "there is no topic 'orders'; damage may hide it: " in result.err
     assert not Path("out").exists()
 
 
@@ -153,7 +153,7 @@ def test_a_topic_that_damage_may_hide(own: Path) -> None:
     ("arguments", "code", "says"),
     [
         (["my-store"], WRONG_ARGUMENTS, "Missing argument"),
-        (["bookie", "out"], NOT_THERE, "bookie is a bookie, and no store"),
+        (["bookie", "out"], NOT_THERE, "bookie is a bookie, not a store"),
         (["something", "out"], NOT_THERE, "neither a store nor a bookie's disk"),
         (["nothing", "out"], NOT_THERE, "there is nothing at nothing"),
         (["my-store", "something"], FAILED, "something is not empty: else.txt is there"),

@@ -107,7 +107,7 @@ def test_what_it_prints(here: Path, tmp_path: Path) -> None:
     assert text.startswith(f"store {tmp_path / 'new'}\n")
     assert "\nimported       87     5419" in text
     assert "left out: 81 ledgers with 3788 entries: not in the metadata, so deleted and not collected yet" in text
-    assert "already there       87     5419" in run("import-bookie", "bookie", tmp_path / "new", *DUMP).out
+    assert "existing       87     5419" in run("import-bookie", "bookie", tmp_path / "new", *DUMP).out
     dry = run("import-bookie", "bookie", tmp_path / "new", *DUMP, "--dry-run").out
     assert dry.startswith(f"store {tmp_path / 'new'}, which was not changed\n")
 
@@ -143,7 +143,7 @@ def test_an_unfinished_import_of_something_else(here: Path, tmp_path: Path) -> N
     assert (result.code, result.out, result.err.count("\n")) == (FAILED, "", 1)
     assert "unfinished import of something else" in result.err
     assert any("run it again" in note for note in run("verify", new, "--json").json["notes"])
-    assert "an import that was stopped went on" in run("import-bookie", "bookie", new, *DUMP).out
+    assert "an interrupted import was resumed" in run("import-bookie", "bookie", new, *DUMP).out
 
 
 # -- killed ------------------------------------------------------------------------------------------------------------

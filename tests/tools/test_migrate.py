@@ -163,7 +163,9 @@ def test_what_it_prints(own: Path) -> None:
     assert dry.startswith("store my-store, which was not changed\n")
     assert "2 cursors would be changed\n" in dry
     assert "\n2 cursors changed\n" in run("migrate", "cursors", "my-store", "--to", "snapshot").out
-    assert "\n0 cursors changed, 2 already as wanted\n" in run("migrate", "cursors", "my-store", "--to", "snapshot").out
+    assert (
+        "\n0 cursors changed, 2 already in this form\n" in run("migrate", "cursors", "my-store", "--to", "snapshot").out
+    )
     text = run("migrate", "snapshots", "my-store", "--most-in-segment", 1).out
     assert "10 → 50" in text
 
@@ -184,7 +186,7 @@ def test_what_another_process_has_open(store: Path, what: tuple[str, ...]) -> No
         assert all(row["changed"] for row in done["cursors"])
         text = run("migrate", command, store, *options)
         assert text.code == FAILED
-        assert "left as it is: acme/orders/1 : one: cursor 'one' of topic persistent://acme/orders/1 may be" in text.out
+        assert "skipped: acme/orders/1 : one: cursor 'one' of topic persistent://acme/orders/1 may be" in text.out
         other.run("held.flush()")
         taken = migrated(command, store, *options, "--take-over")
         assert named(taken["cursors"]) == set(known(store))
@@ -211,7 +213,7 @@ def test_a_damaged_bucket_costs_no_other_topic(store: Path) -> None:
     assert named(done["cursors"]) == {(T0, "one"), (T0, "two")}
     text = run("migrate", "snapshots", store, "--least", 1000)
     assert text.code == DAMAGE
-    assert "left as it is: acme/orders/1: what cannot be read cannot be cut anew" in text.out
+    assert "skipped: acme/orders/1: what cannot be read cannot be cut anew" in text.out
 
 
 @pytest.mark.parametrize(
@@ -221,11 +223,11 @@ def test_a_damaged_bucket_costs_no_other_topic(store: Path) -> None:
         (["migrate", "cursor", "my-store"], WRONG_ARGUMENTS, "Did you mean 'cursors'?"),
         (["migrate", "cursors"], WRONG_ARGUMENTS, "Missing argument"),
         (["migrate", "cursors", "nothing"], NOT_THERE, "there is nothing at nothing"),
-        (["migrate", "cursors", "bookie"], NOT_THERE, "bookie is a bookie, and no store"),
+        (["migrate", "cursors", "bookie"], NOT_THERE, "bookie is a bookie, not a store"),
         (["migrate", "cursors", "my-store", "--to", "words"], WRONG_ARGUMENTS, "'pages' or 'snapshot', not 'words'"),
         (["migrate", "cursors", "my-store", "--topic", "x"], NOT_THERE, "there is no topic 'x'"),
-        (["migrate", "cursors", "my-store", "--cursor", "x*"], NOT_THERE, "nothing to migrate of x*"),
-        (["migrate", "snapshots", "my-store", "--cursor", "audit"], NOT_THERE, "nothing to migrate of audit"),
+        (["migrate", "cursors", "my-store", "--cursor", "x*"], NOT_THERE, "nothing to migrate that matches x*"),
+        (["migrate", "snapshots", "my-store", "--cursor", "audit"], NOT_THERE, "nothing to migrate that matches audit"),
         (["migrate", "snapshots", "my-store", "--least", "0"], WRONG_ARGUMENTS, "--least"),
         (["migrate", "snapshots", "my-store", "--most-in-segment", "0"], WRONG_ARGUMENTS, "from 1 message up"),
         (["migrate", "snapshots", "my-store", "--step-seconds", "0"], WRONG_ARGUMENTS, "--step-seconds"),

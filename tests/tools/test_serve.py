@@ -171,7 +171,7 @@ def test_it_says_that_it_asks_nobody(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.communicate(timeout=PATIENCE)
-    assert said[-1] == "nobody is asked who he is: whoever reaches these ports may write\n"
+    assert said[-1] == "no authentication: any client that can reach these ports can write\n"
 
 
 def test_a_store_that_is_served_already(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--bookie-ports", "3181,many"), "with commas"),
+        (("--bookie-ports", "3181,many"), "separated by commas"),
         (("--bookies", 0), "from 1 to"),
         (("--zookeeper", "0.0.0.0:0"), "advertise"),
         (("--zookeeper", "here"), "host:port"),

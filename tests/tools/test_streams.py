@@ -147,7 +147,7 @@ def test_no_output_at_all(here: Path) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", '"$@" >&-', "sh", *command], cwd=here, env=environment(), capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (FAILED, "bookstand: there is no standard output to write to\n")
+    assert (done.returncode, done.stderr) == (FAILED, "bookstand: stdout is closed\n")
 
 
 def test_ctrl_c(here: Path) -> None:
@@ -224,12 +224,12 @@ def test_a_terminal(here: Path) -> None:
 
 def test_progress_is_on_the_terminal_and_output_is_not(here: Path, tmp_path: Path) -> None:
     """Of reading disks, and of writing stores, disks and cursors; it leaves nothing behind."""
-    every = {"reading the disks", "writing the store", "writing the disk", "looking at topics"}
+    every = {"reading the disks", "writing the store", "writing the disk", "checking topics"}
     for words, shown in (
         (("ls", "bookie", *DUMP, "--json"), {"reading the disks"}),
         (("import-bookie", "bookie", tmp_path / "new", *DUMP, "--json"), {"reading the disks", "writing the store"}),
         (("export-bookie", "my-store", tmp_path / "out of it", "--json"), {"writing the disk"}),
-        (("migrate", "cursors", "my-store", "--dry-run", "--json"), {"looking at topics"}),
+        (("migrate", "cursors", "my-store", "--dry-run", "--json"), {"checking topics"}),
     ):
         terminal = Terminal()
         with open(tmp_path / "out", "w") as out:

@@ -202,7 +202,7 @@ def test_compacting_a_store_that_others_have_open(wasteful: Path) -> None:
         reader.stdout.readline()
         result = run("compact", "store")
         assert result.code == FINE
-        assert "note: another process has the store open: the file stays as large as it is" in result.out
+        assert "note: another process has the store open: the size of the file does not change" in result.out
         assert run("compact", "store", "--json").json["of_deleted"] == 0
     finally:
         reader.communicate("", timeout=PATIENCE)
@@ -247,7 +247,7 @@ def test_metadata_of_the_first_format_stays(own: Path) -> None:
         store.create_ledger().close()
     result = run("upgrade", "first")
     assert result.code == FINE
-    assert "without digest and password in their metadata, and left so: ledger 0" in result.out
+    assert "the metadata has neither digest nor password: ledger 0" in result.out
     assert result.out.splitlines()[-1] == "there is nothing to upgrade"
 
 
@@ -320,7 +320,7 @@ def test_a_cursor_that_another_process_may_have_is_left(own: Path, another: Call
     (left,) = dry.json["left"]
     assert (left["cursor"], left["held"], left["damaged"]) == ("billing", True, False)
     assert dry.json["cursors"] == []
-    assert "left as it is: acme/shop/orders : billing: cursor 'billing'" in run("upgrade", "old-store", "--dry-run").out
+    assert "skipped: acme/shop/orders : billing: cursor 'billing'" in run("upgrade", "old-store", "--dry-run").out
 
 
 def test_a_cursor_is_left_to_who_comes_while_it_upgrades(own: Path, another: Callable[[], None]) -> None:
@@ -446,7 +446,7 @@ def test_ctrl_c(large: Path, tmp_path: Path, line: str) -> None:
         assert err.endswith("bookstand: interrupted\n")
         assert not (tmp_path / "new").exists()
         if command == "repair":
-            assert "the repair is not finished: there is no store at new; run it again" in err
+            assert "the repair is not finished, and there is no store at new: run it again" in err
     made = {"new"} if code == FINE and "new" in words else set()
     assert {path.name for path in tmp_path.iterdir()} == {"store"} | made
     for name in ("store", "new"):

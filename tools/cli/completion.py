@@ -20,7 +20,7 @@ def spark_command(name: str) -> Any:
     """Return a stand-in for ``bookstand spark`` that only completes command lines and never runs."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-    @app.command(name, help="Run a job over many stores, on Spark or without.")
+    @app.command(name, help="Run a job over many stores, with or without Spark.")
     def spark(job: Annotated[str, typer.Argument(autocompletion=_jobs)]) -> None:
         pass
 

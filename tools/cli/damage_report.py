@@ -47,4 +47,4 @@ def summary(damage: list[Damage]) -> str:
     """Summarize the damage, which must not be empty, in one sentence."""
     if len(damage) == 1:
         return f"damage was found: {damage_line(damage[0])}"
-    return f"damage was found in {len(damage)} places: bookstand verify lists them"
+    return f"damage was found in {len(damage)} places: see bookstand verify"

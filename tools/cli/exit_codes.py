@@ -27,12 +27,12 @@ INTERRUPTED = 130
 """128 + SIGINT, as in shells."""
 
 MEANINGS = {
-    FINE: "fine",
-    DAMAGE: "damage was found; what could be read was printed",
-    WRONG_ARGUMENTS: "the arguments are wrong",
-    NOT_THERE: "what was asked for is not there, is neither a store nor a bookie's disk, or has a newer format",
-    FAILED: "it failed or was refused: the disk is full, the store holds something else, the system says no",
-    INTERRUPTED: "it was interrupted",
+    FINE: "success",
+    DAMAGE: "damage was found; all readable data was printed",
+    WRONG_ARGUMENTS: "invalid arguments",
+    NOT_THERE: "not found, neither a store nor a bookie's disk, or in a newer format",
+    FAILED: "failed or refused: disk full, conflicting data in the store, error of the operating system",
+    INTERRUPTED: "interrupted",
 }
 
 # The first match applies.

@@ -23,19 +23,19 @@ Place = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="A store; a bookie's folder, or one that several are in; an entry log or a journal.",
+        help="A store; the folder of a bookie, or of several bookies; an entry log or a journal.",
         show_default=False,
     ),
 ]
-StorePlace = Annotated[str, typer.Argument(metavar="STORE", help="A store: its folder.", show_default=False)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, and say what would be done.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, with exact numbers, and nothing else.")]
+StorePlace = Annotated[str, typer.Argument(metavar="STORE", help="Folder of a store.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; report what would be done.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON, with exact numbers.")]
 MoreDisks = Annotated[
     list[str] | None,
     typer.Option(
         "--disk",
         metavar="PATH",
-        help="Another disk, or bookie, of the same cluster. May be repeated.",
+        help="Another disk or bookie of the same cluster. May be repeated.",
         show_default=False,
     ),
 ]
@@ -43,7 +43,7 @@ Metadata = Annotated[
     str | None,
     typer.Option(
         metavar="DUMP",
-        help="For bookies: the dump of their cluster's metadata, a line of JSON for each node.",
+        help="For bookies: metadata dump of their cluster, one line of JSON per node.",
         show_default=False,
     ),
 ]
@@ -51,7 +51,7 @@ Password = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT",
-        help="A password of ledgers that is not in the metadata. May be repeated.",
+        help="A ledger password that is not in the metadata. May be repeated.",
         show_default=False,
     ),
 ]
@@ -64,7 +64,7 @@ Topics = Annotated[
     typer.Option(
         "--topic",
         metavar="PATTERN",
-        help="Only these topics: a full name, the end of one, or a pattern in which * stands for anything. May be "
+        help="Only these topics: a full name, the end of one, or a pattern in which * matches any characters. May be "
         "repeated.",
         show_default=False,
     ),
@@ -73,8 +73,8 @@ Now = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="What is due is told for this time, as 2026-01-31T12:00:00Z or in ms since 1970; by default for now, of a "
-        "bookie's disk for when its metadata last changed.",
+        help="Time for which due messages are determined: 2026-01-31T12:00:00Z or ms since 1970. Default: now; for a "
+        "bookie's disk, the last change of its metadata.",
         show_default=False,
     ),
 ]
@@ -106,13 +106,13 @@ def looking_at(
         except (NoSuchLedgerError, NoSuchEntryError, NoSuchNodeError) as error:
             if not view.damage:
                 raise
-            raise DamageError(f"{error}; what is damaged may hide it: {summary(view.damage)}") from error
+            raise DamageError(f"{error}; damage may hide it: {summary(view.damage)}") from error
         for note in view.notes:
             output.note(note)
         if view.damage:
             output.note(summary(view.damage))
         elif view.suspects:
-            output.note(f"damage was found in {some_ledgers(view.suspects)}: bookstand verify tells more")
+            output.note(f"damage was found in {some_ledgers(view.suspects)}: see bookstand verify")
         if view.damage or view.suspects:
             raise typer.Exit(DAMAGE)
 
@@ -142,7 +142,7 @@ def store_at(path: str) -> str:
 
     found = classify(path)
     if found.kind != STORE:
-        raise NotAStoreError(f"{path} is a {found.kind}, and no store")
+        raise NotAStoreError(f"{path} is a {found.kind}, not a store")
     return os.fspath(found.path)
 
 

@@ -16,7 +16,7 @@ def millis_of(text: str | None) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise IncorrectParameterError(f"a time is written as 2026-01-31T12:00:00Z or in ms, not {text!r}") from None
+        raise IncorrectParameterError(f"a time must be 2026-01-31T12:00:00Z or ms since 1970, not {text!r}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)

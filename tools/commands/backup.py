@@ -1,7 +1,7 @@
-"""Copy a store as it is at one moment into a folder, while others go on writing to it.
+"""Copy a consistent snapshot of a store to a folder, while other processes may write to the store.
 
-The folder must be new or empty. The copy has the name by which it is a store only once it is whole and on the disk;
-what was stopped leaves no store.
+The folder must be new or empty. The copy gets its final name when it is complete and synced, so that an interrupted
+backup leaves no store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXAMPLES = (
 
 def run(
     store: StorePlace,
-    to: Annotated[str, typer.Argument(metavar="TO", help="The folder for the copy: a new one, or an empty one.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="Folder for the copy, new or empty.")],
     json: Json = False,
 ) -> None:
     check_local(to, "TO")
@@ -53,4 +53,4 @@ def run(
         output.document({"kind": "backup", "path": folder, "to": to, "file": file, "bytes": size, "commit": commit})
     else:
         output.paragraph(f"store {folder}")
-        output.paragraph(f"copied to {to}: {output.size_and_bytes(size)}, all up to commit {commit}")
+        output.paragraph(f"copied to {to}: {output.size_and_bytes(size)}, up to commit {commit}")

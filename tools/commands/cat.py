@@ -1,11 +1,11 @@
-"""Print what the entries of ledgers or of topics hold: a line each with its position and its payload as text, in which
-what is no text is written as \\x00.
+"""Print the entries of ledgers or topics: one line per entry, with its position and its payload as text. Bytes that are
+not text are escaped, as in \\x00.
 
-Entries of a topic are messages with what the producer and the broker said of them. --messages takes them apart: batches
-into their messages, compressed ones unpacked; the number of a message in its entry comes after the entry's.
+Entries of a topic are messages with the metadata of the producer and the broker. --messages prints the single messages:
+batches are split and payloads are decompressed. The index of a message in its entry follows the id of the entry.
 
---json prints a line for each entry or message, with the metadata; payloads that are no text are in payload_base64. If
-damage was met, its lines come last.
+--json prints one JSON object per entry or message, with the metadata; payloads that are not text are in payload_base64.
+If damage is found, it is listed in the last lines.
 """
 
 from __future__ import annotations
@@ -41,37 +41,35 @@ def run(
     what: Annotated[
         list[str],
         typer.Argument(
-            metavar="LEDGER|TOPIC...", help="Ledgers' ids, and topics' names, or the ends of these.", show_default=False
+            metavar="LEDGER|TOPIC...", help="Ledger ids, or topic names or the ends of them.", show_default=False
         ),
     ],
     first: Annotated[
         str | None,
-        typer.Option(metavar="ENTRY", help="Begin here: an entry's id, of a topic LEDGER:ENTRY.", show_default=False),
+        typer.Option(metavar="ENTRY", help="First entry: its id, or LEDGER:ENTRY for a topic.", show_default=False),
     ] = None,
     last: Annotated[
-        str | None, typer.Option(metavar="ENTRY", help="End here, this one included.", show_default=False)
+        str | None, typer.Option(metavar="ENTRY", help="Last entry, inclusive.", show_default=False)
     ] = None,
-    messages: Annotated[bool, typer.Option("--messages", help="Take messages apart, and unpack them.")] = False,
-    beyond: Annotated[
-        bool, typer.Option("--beyond", help="Entries behind the ledger's end, too, if there are any.")
-    ] = False,
+    messages: Annotated[bool, typer.Option("--messages", help="Split batches and decompress messages.")] = False,
+    beyond: Annotated[bool, typer.Option("--beyond", help="Also print entries after the end of the ledger.")] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Print the payloads' bytes and nothing else; not to a terminal.")
+        bool, typer.Option("--raw", help="Print only the bytes of the payloads; refused on a terminal.")
     ] = False,
     hex: Annotated[bool, typer.Option("--hex", help="Print the payloads in hexadecimal.")] = False,
     disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
-    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     if raw + hex + json > 1:
         raise IncorrectParameterError("--raw, --hex and --json exclude each other")
     if raw and sys.stdout.isatty():
         raise IncorrectParameterError(
-            "--raw writes payloads as they are, and stdout is a terminal, which may obey them: redirect it"
+            "--raw writes unescaped payloads, which may control the terminal that stdout is: redirect stdout"
         )
     if len(what) > 1 and (first is not None or last is not None):
-        raise IncorrectParameterError("--first and --last are of one ledger or topic")
+        raise IncorrectParameterError("--first and --last require a single ledger or topic")
     # ``json=True`` suppresses the title on stdout, where only payloads belong.
     with looking_at(path, disk, metadata, password, json=True) as view:
         if sys.stderr.isatty():
@@ -113,14 +111,14 @@ def _bound(option: str, text: str | None, ledger_id: int) -> int | None:
         return position.entry_id
     entry_id = ledger_of(text)
     if entry_id is None:
-        raise IncorrectParameterError(f"{option} is the id of an entry of ledger {ledger_id}, not {text!r}")
+        raise IncorrectParameterError(f"{option} must be the id of an entry of ledger {ledger_id}, not {text!r}")
     return entry_id
 
 
 def _position(option: str, text: str | None) -> Position | None:
     position = None if text is None else position_of(text)
     if text is not None and position is None:
-        raise IncorrectParameterError(f"{option} of a topic is LEDGER:ENTRY, not {text!r}")
+        raise IncorrectParameterError(f"{option} of a topic must be LEDGER:ENTRY, not {text!r}")
     return position
 
 

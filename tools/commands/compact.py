@@ -1,8 +1,9 @@
-"""Give back to the disk what a store no longer needs: what deleted ledgers left, and pages that are free.
+"""Return the space of deleted ledgers and free pages to the file system.
 
-The file is written anew beside the old one, and takes its place at once; what was stopped leaves the old one. There has
-to be room for both. While another process has the store open, only what deleted ledgers left is removed: the store uses
-that space again, and the file stays as large as it is. A store whose pages are damaged is refused.
+The data file is rewritten beside the old one and then replaces it atomically; if the command is interrupted, the old
+file remains. The file system needs space for both files. While another process has the store open, the command only
+removes the entries of deleted ledgers: the store reuses their space, and the size of the file does not change. A store
+with damaged pages is refused.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _FACTS = (
     Fact("free", "of that, free pages", output.size_and_bytes),
     Fact("of_deleted", "of deleted ledgers", output.size_and_bytes),
     Fact("after", "size now", output.size_and_bytes),
-    Fact("gained", "given back", output.size_and_bytes),
+    Fact("gained", "freed", output.size_and_bytes),
 )
-_IN_USE = "another process has the store open: the file stays as large as it is"
+_IN_USE = "another process has the store open: the size of the file does not change"
 
 
 def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
@@ -41,7 +42,7 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     with bookstand.open(folder, create=False, read_only=dry_run, check="structure") as opened:
         size, free, of_deleted = reclaimable_bytes(opened.storage)
         if not dry_run:
-            with watched(lambda: copy_progress(folder), size - free, "writing the store anew"):
+            with watched(lambda: copy_progress(folder), size - free, "rewriting the store"):
                 opened.compact()
     after = None if dry_run else os.path.getsize(data_file(folder))
     # Removing entries may have enlarged the file before it was rewritten.

@@ -1,8 +1,9 @@
-"""Show what each subscription has acknowledged: up to where everything is (mark-delete), how many entries are left
-(backlog), how many runs of entries beyond are acknowledged (holes), how many batches in part, and where the state was
-read from.
+"""Show the acknowledgment state of subscriptions: the mark-delete position, the number of unacknowledged entries
+(backlog), the number of acknowledged ranges beyond mark-delete (holes), the number of partially acknowledged batches,
+and the source of the state.
 
-Of one topic the properties of its cursors are shown, too. Of a store also how a cursor has stood before.
+For a single topic, the properties of its cursors are also shown. For a store, --history and --at-marker show earlier
+states of a cursor.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ _FACTS = (
     Fact("backlog", "backlog"),
     Fact("holes", "holes"),
     Fact("acked", "acknowledged beyond"),
-    Fact("ranges", "which"),
-    Fact("batches", "batches in part"),
-    Fact("partial", "left in them"),
+    Fact("ranges", "ranges"),
+    Fact("batches", "partial batches"),
+    Fact("partial", "unacknowledged"),
     Fact("source", "read from"),
-    Fact("skipped", "passed over"),
+    Fact("skipped", "skipped"),
     Fact("cursor_ledger", "cursor's ledger"),
     Fact("last_active", "last active", output.time),
     Fact("properties", "properties"),
@@ -76,14 +77,16 @@ def run(
     path: Place,
     topic: Topic = None,
     cursor: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the cursor of this name.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Only the cursor with this name.", show_default=False)
     ] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="The earlier states that a store still has of one cursor.")
+        bool, typer.Option("--history", help="List the earlier states of one cursor that a store still has.")
     ] = False,
     at_marker: Annotated[
         str | None,
-        typer.Option(metavar="LEDGER:ENTRY", help="As it was at one of these.", show_default=False),
+        typer.Option(
+            metavar="LEDGER:ENTRY", help="Show the earlier state of the cursor at this marker.", show_default=False
+        ),
     ] = None,
     disk: MoreDisks = None,
     metadata: Metadata = None,
@@ -91,7 +94,9 @@ def run(
     json: Json = False,
 ) -> None:
     if (history or at_marker is not None) and (topic is None or cursor is None):
-        raise IncorrectParameterError("earlier states are of one cursor: name the topic, and the cursor with --cursor")
+        raise IncorrectParameterError(
+            "--history and --at-marker require a single cursor: name the topic, and the cursor with --cursor"
+        )
     with looking_at(path, disk, metadata, password, json) as view:
         names = view.topics() if topic is None else [view.find_topic(topic)]
         if cursor is not None and cursor not in {one.name for name in names for one in view.cursors(name)}:
@@ -177,7 +182,7 @@ def _history(view: View, topic: str, cursor: str) -> list[dict[str, Any]]:
 def _earlier(view: View, topic: str, cursor: str, marker: str) -> dict[str, Any]:
     position = position_of(marker)
     if position is None:
-        raise IncorrectParameterError(f"a marker is LEDGER:ENTRY, not {marker!r}")
+        raise IncorrectParameterError(f"--at-marker must be LEDGER:ENTRY, not {marker!r}")
     with _store(view).at_marker(topic, cursor, position) as found:
         lists = found.build_individual_deleted_message_ranges()
         ranges = [one for ranges in lists for one in ranges]
@@ -201,7 +206,7 @@ def _store(view: View) -> StoreView:
     from bookstand.tools.view.store import StoreView
 
     if not isinstance(view, StoreView):
-        raise IncorrectParameterError("earlier states of cursors are told of stores only")
+        raise IncorrectParameterError("--history and --at-marker require a store; bookies' disks are not supported")
     return view
 
 

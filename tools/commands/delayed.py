@@ -1,8 +1,8 @@
-"""Show which messages wait for their time, by subscription: how many, how many of them are in buckets and how many in
-the topic alone, when the next and the last are due.
+"""Show the delayed messages of each subscription: how many there are, how many are in buckets and how many only in the
+topic, and when the next and the last one are due.
 
-Of one topic the buckets are listed, too: which ledgers of the topic each covers, where its snapshot is, its segments
-and messages. Snapshots that no subscription names any more were merged into others, or are left over.
+For a single topic, its buckets are also listed: the range of ledgers that each covers, its snapshot, its segments and
+messages. Snapshots that no subscription references were merged into others, or are orphaned.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(
     path: Place,
     topic: Topic = None,
     subscription: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only the subscription of this name.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Only the subscription with this name.", show_default=False)
     ] = None,
     at: Now = None,
     disk: MoreDisks = None,
@@ -84,14 +84,14 @@ def run(
             output.table(_SUBSCRIPTIONS, some)
         quiet = len(rows) - len(some)
         if quiet:
-            output.line(f"nothing waits for {counted(quiet, 'other subscription' if some else 'subscription')}")
+            output.line(f"{counted(quiet, 'other subscription' if some else 'subscription')} without delayed messages")
         if not rows:
             output.line("no subscriptions")
         if topic is not None and buckets:
             output.heading("buckets")
             output.table(_BUCKETS, buckets)
         if leftover:
-            output.line(f"snapshots that no subscription names: {len(leftover)}")
+            output.line(f"unreferenced snapshots: {len(leftover)}")
 
 
 def _facts(found: DelayedSummary) -> tuple[dict[str, Any], list[dict[str, Any]]]:

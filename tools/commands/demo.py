@@ -1,9 +1,9 @@
-"""Publish and deliver messages, a quarter of them delayed, with the power cut in the middle, and count: is one lost,
-does one come early, or twice?
+"""Publish and deliver messages, a quarter of them delayed, across a simulated power cut, and check that none is lost,
+delivered early or redelivered unexpectedly.
 
-A process publishes and consumes, and is killed with SIGKILL; another one goes on from what the store kept. Books of
-every message are kept outside, and compared in the end. The store is a throw-away one. Exit code 0 says that nothing
-was lost; 4 that something was, or that the demo could not be carried out, as on a full disk.
+A process publishes and consumes, and is killed with SIGKILL; another one continues with the store. A third process
+records every message, and the records are compared at the end. The store is temporary. Exit code 0 means that no
+message was lost; 4 that some were, or that the demo failed, for example because the disk was full.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ EXAMPLES = (
 
 def run(
     messages: Annotated[
-        int, typer.Option(metavar="COUNT", min=MIN_MESSAGES, help="How many messages.")
+        int, typer.Option(metavar="COUNT", min=MIN_MESSAGES, help="Number of messages.")
     ] = workload.MESSAGES,
     report: Annotated[
         Path | None,
-        typer.Option("--report", metavar="FILE", help="Write a report on the store as the power cut leaves it."),
+        typer.Option(
+            "--report", metavar="FILE", help="Write a report on the store as it is right after the power cut."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -68,7 +70,7 @@ def run(
         )
     elif report is not None:
         output.line()
-        output.whole_line(f"A report on the store as the cut left it, for a browser: {report}")
+        output.whole_line(f"Report on the store right after the power cut, as HTML: {report}")
     if outcome.wrong:
         raise typer.Exit(FAILED)
 

@@ -1,10 +1,10 @@
-"""Write a store as the disk of a bookie, with the dump of the metadata that belongs to it: a BookKeeper and a Pulsar
-can be started on both, and import-bookie takes them back. The store is only read.
+"""Write a store as the disk of one bookie, with the matching metadata dump. BookKeeper and Pulsar can be started on
+both, and import-bookie reads them. The store is only read.
 
-Cursors are written as every reader of Pulsar's understands them. Where the state is in pages, which are bookstand's
-own, or parts of batches are in the cursor's record, where Pulsar does not look for them, it becomes a snapshot.
+Cursors are written in forms that every reader of Pulsar's supports. A cursor is converted to a snapshot if its state
+is in pages, which only bookstand reads, or if its record contains partial batches, which Pulsar does not read there.
 
-What the store has lost is named, the rest is written. FOLDER is empty before, and has everything or nothing after.
+Data that the store has lost is listed, and the rest is exported. FOLDER must be empty; the export is all or nothing.
 """
 
 from __future__ import annotations
@@ -45,21 +45,19 @@ _COUNTS = (
 
 def run(
     store: StorePlace,
-    folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="Where the disk comes to be: an empty folder, or a new one.")
-    ],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder for the disk, new or empty.")],
     topic: Topics = None,
     ledger: Annotated[
         list[int] | None,
-        typer.Option(metavar="ID", help="This ledger, and no topics but those named. May be repeated."),
+        typer.Option(metavar="ID", help="Export this ledger, and no topics except those of --topic. May be repeated."),
     ] = None,
     bookie: Annotated[
-        str, typer.Option(metavar="NAME", help="The bookie's name, which it is to be configured by.")
+        str, typer.Option(metavar="NAME", help="Name of the bookie, which its configuration must have.")
     ] = "bookie-0",
-    log_bytes: Annotated[int, typer.Option(metavar="BYTES", help="An entry log has no more than this.")] = LARGEST_LOG,
+    log_bytes: Annotated[int, typer.Option(metavar="BYTES", help="Maximum size of an entry log.")] = LARGEST_LOG,
     as_stored: Annotated[
         bool,
-        typer.Option("--as-stored", help="Leave cursors as they are, for another store; Pulsar does not know pages."),
+        typer.Option("--as-stored", help="Do not convert cursors. For import into a store; Pulsar cannot read pages."),
     ] = False,
     dry_run: DryRun = False,
     json: Json = False,
@@ -105,10 +103,10 @@ def _print(report: ExportReport, store: str, folder: Path, dry_run: bool) -> Non
     output.table(_COUNTS, [{**report._asdict(), "what": "would be exported" if dry_run else "exported"}])
     output.paragraph(f"disk: {folder / report.bookie.name}, metadata: {folder / report.metadata.name}")
     if report.cursors:
-        output.paragraph(f"written as Pulsar reads them: {counted(report.cursors, 'cursor')}")
+        output.paragraph(f"converted to Pulsar snapshots: {counted(report.cursors, 'cursor')}")
     if report.superseded:
-        output.paragraph(f"left out, for snapshots replace them: {some_ledgers(report.superseded)}")
+        output.paragraph(f"left out because snapshots replace them: {some_ledgers(report.superseded)}")
     if report.left_out:
-        output.paragraph(f"left out, for nobody asked for them: {some_ledgers(report.left_out)}")
+        output.paragraph(f"left out because they were not requested: {some_ledgers(report.left_out)}")
     for damage in report.damage:
         output.paragraph(f"damage: {damage_line(damage)}")

@@ -1,9 +1,9 @@
-"""Copy what is on bookies' disks into a store: ledgers with their entries byte for byte, and, with the dump of the
-cluster's metadata, topics and cursors.
+"""Import bookies' disks into a store: ledgers with their entries, byte for byte, and, with the metadata dump of the
+cluster, topics and cursors.
 
-The store is made if it is not there. One that holds something else under the same names is refused before anything is
-changed. What was stopped is run again in the same way, and goes on where it was. Ledgers that the metadata does not
-know were deleted, and are left out unless --unlisted is given, or there is no metadata.
+The store is created if it does not exist. If it holds different data under the same names, it is refused before
+anything changes. To resume an interrupted import, run the same command again. Ledgers that are not in the metadata were
+deleted; they are left out, unless --unlisted is given or there is no metadata.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ EXAMPLES = (
 
 
 def run(
-    disks: Annotated[list[str], typer.Argument(metavar="DISK...", help="Bookies' folders, or what several are in.")],
-    store: Annotated[str, typer.Argument(metavar="STORE", help="The store; it may be a new one.")],
+    disks: Annotated[
+        list[str], typer.Argument(metavar="DISK...", help="Folders of bookies, or folders that contain several.")
+    ],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Folder of the store, which may be new.")],
     ledger: Annotated[
         list[int] | None,
-        typer.Option(metavar="ID", help="Only this ledger, and no topics. May be repeated.", show_default=False),
+        typer.Option(metavar="ID", help="Import only this ledger, and no topics. May be repeated.", show_default=False),
     ] = None,
-    unlisted: Annotated[bool, typer.Option("--unlisted", help="Ledgers, too, that are not in the metadata.")] = False,
+    unlisted: Annotated[
+        bool, typer.Option("--unlisted", help="Also import ledgers that are not in the metadata.")
+    ] = False,
     dry_run: DryRun = False,
     metadata: Metadata = None,
     password: Password = None,
@@ -57,7 +61,7 @@ def run(
     check_dump(metadata)
     beside = find_dump(Path(disks[0])) if metadata is None else None
     if beside is not None:
-        output.note(f"{beside} may be the metadata: give it with --metadata")
+        output.note(f"{beside} may be the metadata: pass it with --metadata")
     passwords = [os.fsencode(word) for word in password or ()]
     with progress_bar("reading the disks") as reading:
         source = Disks.open(disks, metadata, passwords, progress=reading, limits=LIMITS.get())
@@ -68,7 +72,7 @@ def run(
             )
     except KeyboardInterrupt:
         if not dry_run:
-            output.note("the import is not finished: run it again in the same way, and it goes on")
+            output.note("the import is not finished: run the same command again to resume it")
         raise
     if json:
         output.document({"kind": "import", "disks": disks, "store": store, **_facts(report)})
@@ -88,7 +92,7 @@ def _store(path: str, dry_run: bool) -> Iterator[bookstand.Store]:
             yield store
     else:
         if Path(path).exists() and (not Path(path).is_dir() or any(Path(path).iterdir())):
-            raise NotAStoreError(f"{path} is not empty, and no store")
+            raise NotAStoreError(f"{path} is neither empty nor a store")
         # A dry run imports into an empty store.
         with bookstand.temporary() as store:
             yield store
@@ -108,7 +112,7 @@ def _print(report: ImportReport, store: str) -> None:
         "nodes": report.nodes,
     }
     there = {
-        "what": "already there",
+        "what": "existing",
         "ledgers": report.ledgers_there,
         "entries": report.entries_there,
         "nodes": report.nodes_there,
@@ -117,13 +121,13 @@ def _print(report: ImportReport, store: str) -> None:
         output.COUNTS, [done, there] if report.ledgers_there + report.entries_there + report.nodes_there else [done]
     )
     if report.resumed:
-        output.line("an import that was stopped " + ("would go on" if report.dry_run else "went on"))
+        output.line("an interrupted import " + ("would be resumed" if report.dry_run else "was resumed"))
     for line in _left_out(report.left_out):
         output.paragraph(f"left out: {line}")
     for note in report.notes:
         output.paragraph(f"note: {note}")
     for path in report.rewritten:
-        output.paragraph(f"note: written plain, for Pulsar 4.2.4 cannot load it compressed: {path}")
+        output.paragraph(f"note: written uncompressed, because Pulsar 4.2.4 cannot load it compressed: {path}")
     for damage in report.damage:
         output.paragraph(f"damage: {damage_line(damage)}")
 

@@ -1,7 +1,7 @@
-"""List what is at PATH: its ledgers, its topics, its nodes, or its files and what is in them.
+"""List the ledgers, topics, nodes, files or records at PATH.
 
-Of each ledger: what it is of, its state, how many entries and bytes it has, its last entry, its ensemble size, write
-quorum and ack quorum, and what is known to be wrong with it.
+For each ledger: its kind and owner, its state, the number of its entries and bytes, its last entry, its ensemble size,
+write quorum and ack quorum, and known damage.
 """
 
 from __future__ import annotations
@@ -102,40 +102,47 @@ _CHOICES = {
 def run(
     path: Place,
     topics: Annotated[bool, typer.Option("--topics", help="List topics instead of ledgers.")] = False,
-    nodes: Annotated[bool, typer.Option("--nodes", help="List nodes, with the beginning of their values.")] = False,
+    nodes: Annotated[bool, typer.Option("--nodes", help="List nodes, with the beginning of each value.")] = False,
     files: Annotated[
         bool, typer.Option("--files", help="List a bookie's files, or a store's files and sub-databases.")
     ] = False,
     contents: Annotated[
-        bool, typer.Option("--contents", help="List how much of which ledger each log and journal of a bookie has.")
+        bool,
+        typer.Option(
+            "--contents", help="List the ledgers in each entry log and journal of a bookie, with their sizes."
+        ),
     ] = False,
     records: Annotated[
         bool, typer.Option("--records", help="List every record of a bookie's entry logs and journals.")
     ] = False,
     topic: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Only what is of these topics; * stands for anything.")
+        str | None, typer.Option(metavar="PATTERN", help="Only data of these topics; * matches any characters.")
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="Only ledgers of this kind: topic, cursor, bucket, schema, compacted, …; with --files only files of "
-            "this one: journal, log or index.",
+            help="Only ledgers of this kind: topic, cursor, bucket, schema, compacted, …; with --files, only files of "
+            "this kind: journal, log or index.",
         ),
     ] = None,
     state: Annotated[
         str | None, typer.Option(metavar="STATE", help="Only ledgers in this state: OPEN, CLOSED, UNLISTED, …")
     ] = None,
     bookie: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only ledgers that this bookie has or had entries of.")
+        str | None, typer.Option(metavar="NAME", help="Only ledgers with this bookie in one of their ensembles.")
     ] = None,
     ledger: Annotated[
         list[int] | None,
         typer.Option(metavar="ID", help="Only this ledger. May be repeated.", show_default=False),
     ] = None,
     entry: Annotated[int | None, typer.Option(metavar="ID", help="Only records of entries with this id.")] = None,
-    start: Annotated[int | None, typer.Option(metavar="OFFSET", help="Only records from there on in a file.")] = None,
-    end: Annotated[int | None, typer.Option(metavar="OFFSET", help="Only records up to there in a file.")] = None,
+    start: Annotated[
+        int | None, typer.Option(metavar="OFFSET", help="Only records at this file offset or after it.")
+    ] = None,
+    end: Annotated[
+        int | None, typer.Option(metavar="OFFSET", help="Only records at this file offset or before it.")
+    ] = None,
     disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,
@@ -148,7 +155,7 @@ def run(
     choices = {"topic": topic, "kind": kind, "state": state, "bookie": bookie, "ledger": ledger}
     for name, value in {**choices, "entry": entry, "start": start, "end": end}.items():
         if value is not None and name not in _CHOICES[mode]:
-            raise IncorrectParameterError(f"{mode} are not chosen by --{name}")
+            raise IncorrectParameterError(f"--{name} does not apply to {mode}")
     with looking_at(path, disk, metadata, password, json) as view:
         if records:
             _print_records(view, _Records(ledger, entry, start, end), json)
@@ -184,7 +191,9 @@ def _print(name: str, columns: tuple[Column, ...], rows: list[dict[str, Any]], v
 
 def _disks(view: View) -> DiskView:
     if not isinstance(view, DiskView):
-        raise IncorrectParameterError("records are in the files of bookies; a store has sub-databases (--files)")
+        raise IncorrectParameterError(
+            "--records and --contents require a bookie's disk; a store has sub-databases (--files)"
+        )
     return view
 
 

@@ -1,9 +1,9 @@
-"""Write the states of a store's cursors in another form: as pages and markers, or as every reader of Pulsar's
-understands them. Which entries are acknowledged stays the same, parts of batches included.
+"""Convert the cursors of a store to another form: to pages and markers, or to snapshots, which every reader of Pulsar's
+supports. Acknowledgments do not change, including those of parts of batches.
 
-Each cursor has one form or the other, whenever the command is stopped; run again it goes on. A dry run tells the same
-numbers as a run. A cursor that another process may have open is left alone, and so is one whose newest state is
-damaged, or does not fit into an entry as a snapshot; the exit code tells.
+Each cursor is converted atomically; to resume an interrupted command, run it again. A dry run prints the same numbers
+as a run. A cursor is skipped if another process may have it open, if its newest state is damaged, or if its snapshot
+does not fit in one entry; the exit code reports it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COLUMNS = (
 def run(
     store: StorePlace,
     to: Annotated[
-        str, typer.Option(metavar="FORM", help="pages, or snapshot, which every reader of Pulsar's understands.")
+        str, typer.Option(metavar="FORM", help="pages, or snapshot, which every reader of Pulsar's supports.")
     ] = PAGES,
     topic: Topics = None,
     cursor: Cursors = None,

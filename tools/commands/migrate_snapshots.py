@@ -1,9 +1,9 @@
-"""Cut the buckets anew in which subscriptions of a store have delayed messages: into segments of other lengths, with
-coarser times, or merged with their neighbours. Every message stays.
+"""Rewrite the buckets of delayed messages of a store, with other segment sizes, coarser times, or merged with adjacent
+buckets. No message is lost or added.
 
-A topic is changed in one commit, or not at all; run again, the command goes on, and what would be the same stays. A dry
-run tells the same numbers as a run. A subscription that another process may have open is left alone, and so is a topic
-with a bucket that cannot be read; the exit code tells.
+Each topic is changed in one commit. To resume an interrupted command, run it again; buckets that would not change are
+kept. A dry run prints the same numbers as a run. A subscription is skipped if another process may have it open, and a
+topic if one of its buckets cannot be read; the exit code reports it.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def run(
         typer.Option(
             min=1,
             metavar="N",
-            help="Merge buckets of neighbouring ledgers, and cut them where they have so many messages; by default "
-            "they keep their ledgers.",
+            help="Merge and split buckets so that each has at least N messages. By default each keeps its range of "
+            "ledgers.",
             show_default=False,
         ),
     ] = None,
     step_seconds: Annotated[
-        float, typer.Option(min=0.001, metavar="S", help="A segment has the times of so many seconds at most.")
+        float, typer.Option(min=0.001, metavar="S", help="Maximum time span of a segment, in seconds.")
     ] = _USUAL.step_millis / 1000,
     most_in_segment: Annotated[
-        int, typer.Option(min=-1, metavar="N", help="A segment has so many messages at most; -1: any number.")
+        int, typer.Option(min=-1, metavar="N", help="Maximum number of messages in a segment; -1 means unlimited.")
     ] = _USUAL.most_in_segment,
     precision_bits: Annotated[
-        int, typer.Option(min=0, max=62, metavar="N", help="Times are rounded up to multiples of 2^N milliseconds.")
+        int, typer.Option(min=0, max=62, metavar="N", help="Round times up to multiples of 2^N milliseconds.")
     ] = _USUAL.precision_bits,
     topic: Topics = None,
     cursor: Cursors = None,

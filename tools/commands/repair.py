@@ -1,10 +1,10 @@
-"""Save what can be saved of a damaged store into a new one, and list what cannot: entries, ledgers, nodes, cursors.
+"""Salvage a damaged store into a new one, and list the losses: entries, ledgers, nodes, cursors.
 
-The damaged store is not changed. Its file is read page by page, and past pages that cannot be read; entries are saved
-if their digests are right. What is lost reads as lost in the new store, which is made in the folder unfinished-repair
-of NEW, and is a store once it is whole and verified. What was stopped is run again.
+The damaged store is not changed. Its file is read page by page, and unreadable pages are skipped; entries with correct
+digests are saved. Lost entries read as lost in the new store. The new store is built in the folder unfinished-repair in
+NEW, and moved to NEW when it is complete and verified. If the command is interrupted, run it again.
 
-Exit code 0: all is saved. 1: something is lost. 4: there was nothing to be saved, and NEW is not made.
+Exit code 0: everything was saved. 1: something is lost. 4: nothing could be saved, and NEW was not created.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXAMPLES = (
 
 def run(
     store: StorePlace,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The new store: a folder that is not there, or empty.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Folder for the new store, new or empty.")],
     dry_run: DryRun = False,
     password: Password = None,
     json: Json = False,
@@ -56,7 +56,7 @@ def run(
                 verifying=verifying,
             )
     except KeyboardInterrupt:
-        output.note(f"the repair is not finished: there is no store at {new}; run it again")
+        output.note(f"the repair is not finished, and there is no store at {new}: run it again")
         raise
     affected = [] if dry_run or report.whole else _affected(new, report, words)
     if json:
@@ -125,9 +125,9 @@ def _losses(losses: list[Loss]) -> Iterator[str]:
 def _notes(report: RepairReport) -> list[str]:
     notes = []
     if report.found_elsewhere:
-        notes.append(f"found on pages that nothing leads to: {counted(report.found_elsewhere, 'entry')}")
+        notes.append(f"found on unreferenced pages: {counted(report.found_elsewhere, 'entry')}")
     if report.deleted_ledgers:
-        notes.append(f"deleted before, and not copied: {counted(report.deleted_ledgers, 'ledger')}")
+        notes.append(f"deleted earlier, and not copied: {counted(report.deleted_ledgers, 'ledger')}")
     if report.unchecked:
-        notes.append(f"not checked, for the password is not known (--password): {some_ledgers(report.unchecked)}")
+        notes.append(f"not checked, because the password is unknown (--password): {some_ledgers(report.unchecked)}")
     return notes

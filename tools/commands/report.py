@@ -1,7 +1,7 @@
-"""Write a report on PATH: one page of HTML with tables and pictures, which needs nothing else and no network.
+"""Write a report on PATH: one self-contained HTML page with tables and charts.
 
-It tells which ledgers there are, by size and age; what each subscription has acknowledged, as a map; which messages
-wait for their time, and in which buckets; what fits the caches; and what is wrong, as verify finds it.
+The report shows ledgers by size and age, a map of the acknowledgments of each subscription, delayed messages and their
+buckets, how much of the data fits in caches, and the damage that verify finds.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ def run(
         typer.Option(
             "--output",
             metavar="FILE",
-            help="Where to write the page; NAME-report.html unless given. An earlier report is written over, nothing "
-            "else is.",
+            help="File for the page; NAME-report.html by default. An existing report is replaced; any other file is "
+            "refused.",
             show_default=False,
         ),
     ] = None,
-    verify: Annotated[bool, typer.Option(help="Read everything, to find all that is wrong.")] = True,
+    verify: Annotated[bool, typer.Option(help="Read all data, to find all damage.")] = True,
     metrics: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="What a process that has the store open says of its caches: a page of its metrics, saved.",
+            help="Saved metrics page of a process that has the store open; adds its cache statistics.",
             show_default=False,
         ),
     ] = None,

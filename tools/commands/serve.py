@@ -1,10 +1,10 @@
-"""Serve a store to clients of BookKeeper and ZooKeeper in any language, as a cluster that is nothing but this process.
+"""Serve a store to BookKeeper and ZooKeeper clients in any language. One process acts as the whole cluster.
 
-The store is made if it is not there. What clients have to be configured with is printed once they can connect. It ends
-with Ctrl-C or SIGTERM: what has arrived is answered, and the store is closed; that is exit code 0.
+The store is created if it does not exist. When clients can connect, the addresses for their configuration are printed.
+Ctrl-C or SIGTERM stops the server: received requests are answered, the store is closed, and the exit code is 0.
 
-Nobody is asked who he is: whoever reaches the ports reads and writes the store. Without other options they are reached
-from this machine alone.
+There is no authentication: any client that can reach the ports can read and write the store. By default only this
+machine can reach them.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ EXAMPLES = (
     "bookstand serve my-store --zookeeper 0 --admin 0 --fault delay@append=0.01",
 )
 
-_NOBODY_ASKED = "nobody is asked who he is: whoever reaches these ports may write"
+_NO_AUTHENTICATION = "no authentication: any client that can reach these ports can write"
 
 
 def run(
     store: Annotated[
         str,
-        typer.Argument(metavar="STORE", help="A store: its folder. It is made if it is not there.", show_default=False),
+        typer.Argument(
+            metavar="STORE", help="Folder of the store. It is created if it does not exist.", show_default=False
+        ),
     ],
-    bookies: Annotated[int, typer.Option(metavar="COUNT", help="How many bookies there are.")] = 3,
+    bookies: Annotated[int, typer.Option(metavar="COUNT", help="Number of bookies.")] = 3,
     bookie_ports: Annotated[
         str | None,
         typer.Option(
             metavar="PORT,...",
-            help="Where each bookie listens, in the order of their numbers; then these say how many there are. 0, or "
-            "without this: where it did before, and anywhere at first.",
+            help="Port of each bookie, in the order of their numbers; replaces --bookies. 0, the default, is the "
+            "bookie's previous port, or any free port.",
             show_default=False,
         ),
     ] = None,
@@ -55,23 +57,27 @@ def run(
         str,
         typer.Option(
             metavar="[HOST:]PORT",
-            help="Where ZooKeeper listens. Port 0 is any free one.",
+            help="Address at which ZooKeeper listens. Port 0 is any free port.",
         ),
     ] = "2181",
-    host: Annotated[str, typer.Option(metavar="HOST", help="At which address bookies listen.")] = LOOPBACK,
+    host: Annotated[str, typer.Option(metavar="HOST", help="Address at which bookies listen.")] = LOOPBACK,
     advertise: Annotated[
         str | None,
-        typer.Option(metavar="HOST", help="By which host clients find all of it, if not those.", show_default=False),
+        typer.Option(
+            metavar="HOST",
+            help="Host to which clients connect, if it differs from these addresses.",
+            show_default=False,
+        ),
     ] = None,
     admin: Annotated[
         str | None,
         typer.Option(
-            metavar="[HOST:]PORT", help="Where state, figures and faults may be had over HTTP.", show_default=False
+            metavar="[HOST:]PORT", help="Address of the HTTP API for state, metrics and faults.", show_default=False
         ),
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="[HOST:]PORT", help="Where Prometheus may have figures.", show_default=False),
+        typer.Option(metavar="[HOST:]PORT", help="Address of the metrics for Prometheus.", show_default=False),
     ] = None,
     max_frame_size: Annotated[
         int,
@@ -79,15 +85,15 @@ def run(
             metavar="BYTES",
             min=LEAST_FRAME_BYTES,
             max=MOST_FRAME_BYTES,
-            help="Size of the largest frame that bookies accept, with its length field, as nettyMaxFrameSizeBytes. "
-            "A longer add is refused.",
+            help="Maximum size of a frame that bookies accept, including its length field, as nettyMaxFrameSizeBytes. "
+            "A larger add is rejected.",
         ),
     ] = Limits.frame_bytes,
     fault: Annotated[
         list[str] | None,
         typer.Option(
             metavar="RULE",
-            help="A rule of the test kit, such as fail@append(4:17)=-6. May be repeated.",
+            help="Fault rule of the test kit, such as fail@append(4:17)=-6. May be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -126,7 +132,9 @@ def _hooks() -> Faults | None:
 def _ports(text: str) -> list[int]:
     ports = text.split(",")
     if not all(port.isdecimal() and int(port) < 1 << 16 for port in ports):
-        raise IncorrectParameterError(f"ports are numbers up to 65535 with commas between them, not {text!r}")
+        raise IncorrectParameterError(
+            f"--bookie-ports must be port numbers up to 65535, separated by commas, not {text!r}"
+        )
     return list(map(int, ports))
 
 
@@ -143,5 +151,5 @@ def _tell(server: Server, path: str, json: bool) -> None:
         for what, url in (("admin", server.admin_url), ("metrics", server.metrics_url)):
             if url is not None:
                 output.line(f"{what}: {url}")
-        output.paragraph(_NOBODY_ASKED)
+        output.paragraph(_NO_AUTHENTICATION)
     sys.stdout.flush()

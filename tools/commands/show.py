@@ -1,8 +1,8 @@
-"""Show everything known of one thing at PATH: a ledger by its id, an entry as LEDGER:ENTRY, a topic by its name or the
-end of it, a node of the metadata; or, if nothing is named, of the store or the bookies as a whole.
+"""Show the details of one object at PATH: a ledger by its id, an entry as LEDGER:ENTRY, a topic by its name or the end
+of it, or a node of the metadata. Without an object, show the store or the bookies as a whole.
 
-A ledger: its metadata, where it ends and why. An entry: its header, where its copies lie, whether their digests are
-right, and the message in it. A topic: its ledgers and cursors.
+Of a ledger: its metadata, its end, and how the end was determined. Of an entry: its header, its copies with their
+locations and digests, and its message. Of a topic: its ledgers and cursors.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def run(
     path: Place,
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[LEDGER|LEDGER:ENTRY|TOPIC]", help="What to show.", show_default=False),
+        typer.Argument(metavar="[LEDGER|LEDGER:ENTRY|TOPIC]", help="Object to show.", show_default=False),
     ] = None,
     node: Annotated[
-        str | None, typer.Option(metavar="PATH", help="A node of the metadata.", show_default=False)
+        str | None, typer.Option(metavar="PATH", help="Node of the metadata to show.", show_default=False)
     ] = None,
     disk: MoreDisks = None,
     metadata: Metadata = None,
@@ -81,7 +81,7 @@ def run(
     json: Json = False,
 ) -> None:
     if what is not None and node is not None:
-        raise IncorrectParameterError("show a node, or something else, not both")
+        raise IncorrectParameterError("--node and another object exclude each other")
     with looking_at(path, disk, metadata, password, json) as view:
         if node is not None:
             _show(view, "node", details.node(view, node), json)

@@ -1,4 +1,4 @@
-"""Count what is at PATH: ledgers, entries and bytes by kind, by digest and by state, how old they are, and how large
+"""Count ledgers, entries and bytes by kind of ledger, and show the states, digests and ages of ledgers and the sizes of
 their entries.
 """
 
@@ -50,7 +50,7 @@ _TOP = 5
 
 def run(
     path: Place,
-    sizes: Annotated[bool, typer.Option(help="Look at the size of each entry, which takes a while.")] = True,
+    sizes: Annotated[bool, typer.Option(help="Read the size of each entry, which takes time.")] = True,
     disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,

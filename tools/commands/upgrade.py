@@ -1,10 +1,10 @@
-"""Write a store's records in their newest forms, where it has older ones.
+"""Convert a store's records in older formats to the newest ones.
 
-There is one format of stores so far. Older forms within it are ledgers' metadata in BookKeeper's formats 1 and 2, and
-cursors as Pulsar's snapshots, which become pages and markers; "bookstand spark migrate-cursors" takes cursors back.
-Each record is changed whole or not at all; what was stopped is run again. A store that other processes write to is
-refused, and so is one of a newer format. A cursor is left as it is that is damaged, or that another process may have
-open that came meanwhile; the exit code tells.
+There is one store format so far. Within it, older formats are ledger metadata in BookKeeper's formats 1 and 2, and
+cursors as Pulsar's snapshots, which become pages and markers; "bookstand migrate cursors --to snapshot" converts
+cursors back. Each record is upgraded atomically; to resume an interrupted upgrade, run it again. A store that other
+processes write to is refused, and so is one of a newer format. A cursor is skipped if it is damaged, or if another
+process has opened the store since the upgrade began and may have it open; the exit code reports it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def run(store: StorePlace, dry_run: DryRun = False, json: Json = False) -> None:
     folder = store_at(store)
     if not dry_run and process_markers.OpenProcesses(folder).writers:
         raise StoreInUseError(f"store {folder} is being written to by another process")
-    with StoreView(Path(folder), limits=LIMITS.get()) as view, progress_bar("looking") as progress:
+    with StoreView(Path(folder), limits=LIMITS.get()) as view, progress_bar("checking") as progress:
         report = look(view.store, view.topics(), progress)
     if not dry_run:
         try:
             report = _upgraded(folder, report)
         except KeyboardInterrupt:
-            output.note("the upgrade is not finished: run it again, and it goes on")
+            output.note("the upgrade is not finished: run it again to resume it")
             raise
     if json:
         output.document({"kind": "upgrade", "path": folder, **report.as_dict()})
@@ -77,7 +77,7 @@ def _print(folder: str, report: UpgradeReport) -> None:
         )
     if report.kept:
         output.paragraph(
-            f"note: without digest and password in their metadata, and left so: {some_ledgers(report.kept)}"
+            f"note: not upgraded, because the metadata has neither digest nor password: {some_ledgers(report.kept)}"
         )
     for left in report.left:
         output.paragraph(left_line(left))

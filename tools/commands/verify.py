@@ -1,8 +1,8 @@
-"""Read everything at PATH, and say what is wrong with it.
+"""Read all data at PATH, and report damage.
 
-Of a store: every page, record and digest. Of bookies' disks: every file and digest, where ledgers end, what is missing
-or has too few copies. Of both: the records of topics, the states of cursors, and the buckets of delayed messages. What
-is told as a note is no damage.
+Of a store: every page, record and digest. Of bookies' disks: every file and digest, the ends of ledgers, and missing or
+under-replicated entries. Of both: the records of topics, the states of cursors, and the buckets of delayed messages.
+Notes are not damage.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ EXAMPLES = (
 
 def run(
     path: Place,
-    messages: Annotated[
-        bool, typer.Option("--messages", help="Check the checksums that messages themselves have, too.")
-    ] = False,
+    messages: Annotated[bool, typer.Option("--messages", help="Also verify the checksums of messages.")] = False,
     disk: MoreDisks = None,
     metadata: Metadata = None,
     password: Password = None,

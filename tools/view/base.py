@@ -322,7 +322,7 @@ class View(ABC):
     @property
     def _dump(self) -> MetadataDump:
         if self.source.dump is None:
-            raise IncorrectParameterError("nodes are in the metadata: give the dump with --metadata")
+            raise IncorrectParameterError("nodes are in the metadata: pass the dump with --metadata")
         return self.source.dump
 
     def node(self, path: str) -> dict[str, Any]:

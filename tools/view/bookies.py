@@ -81,7 +81,7 @@ class DiskView(View):
     @property
     def hint(self) -> str | None:
         beside = find_dump(self.path) if self._metadata is None else None
-        return None if beside is None else f"{beside} may be the metadata: give it with --metadata"
+        return None if beside is None else f"{beside} may be the metadata: pass it with --metadata"
 
     @property
     def default_now(self) -> int:

@@ -69,7 +69,7 @@ def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:
         if not any(fits(name, pattern) for name in names):
             absent = f"there is no topic {pattern!r}"
             if source.damage:
-                raise DamageError(f"{absent}; what is damaged may hide it: {summary(source.damage)}")
+                raise DamageError(f"{absent}; damage may hide it: {summary(source.damage)}")
             raise NoSuchNodeError(absent)
     return list(dict.fromkeys(name for name in names if any(fits(name, one) for one in patterns)))
 
