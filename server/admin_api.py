@@ -113,7 +113,7 @@ def _with_session(do: Callable[[int], bool]) -> Route:
         try:
             number = int(written, 16)
         except ValueError:
-            raise IncorrectParameterError(f"a session is written as in /state, not {written!r}") from None
+            raise IncorrectParameterError(f"a session must be written as in /state, not {written!r}") from None
         if not do(number):
             raise IncorrectParameterError(f"there is no session {written}, or it has no connection")
         return as_json({"session": written})
@@ -124,5 +124,5 @@ def _with_session(do: Callable[[int], bool]) -> Route:
 def _text(said: Said, name: str) -> str:
     found = said.get(name)
     if not isinstance(found, str):
-        raise IncorrectParameterError(f"it takes a text {name!r}, not {found!r}")
+        raise IncorrectParameterError(f"{name!r} must be a string, not {found!r}")
     return found

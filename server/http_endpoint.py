@@ -151,15 +151,15 @@ def _handler(routes: Routes) -> type[BaseHTTPRequestHandler]:
             if not size.isdecimal() or int(size) > _MOST_BYTES:
                 raise _RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {_MOST_BYTES} bytes")
             if self.command == "POST" and self.headers.get_content_type() != JSON:
-                raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"what is posted is {JSON}")
+                raise _RefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type of a POST must be {JSON}")
             body = self.rfile.read(int(size))
             if body:
                 try:
                     found = json.loads(body)
                 except (ValueError, RecursionError) as error:
-                    raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
+                    raise _RefusedError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
                 if not isinstance(found, dict):
-                    raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body is a JSON object")
+                    raise _RefusedError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
                 said |= found
             return said
 

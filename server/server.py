@@ -56,7 +56,7 @@ class Server(ProcessBound):
         **options: Any,
     ) -> None:
         if isinstance(store, bookstand.Store) and options:
-            raise IncorrectParameterError(f"the store is open already: there is no use for {', '.join(options)}")
+            raise IncorrectParameterError(f"the store is already open and does not accept {', '.join(options)}")
         self._given = store
         self._options = options
         self._ports = [0] * bookies if bookie_ports is None else bookie_ports

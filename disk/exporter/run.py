@@ -103,7 +103,7 @@ def export_topics(
     damage: list[Damage] = []
     store.storage.flush_if_queued()
     if store.storage.node(IMPORT_NODE) is not None:
-        raise IllegalOperationError("the store has an unfinished import: it is to be finished first")
+        raise IllegalOperationError("the store has an unfinished import: run the import again to finish it first")
     plan = Plan(store.storage, damage.append, store.expansion_limits)
     plan.choose(topics, ledgers)
     chosen = set(plan.ledgers)

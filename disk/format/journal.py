@@ -46,18 +46,16 @@ _SIZES = {_LEDGER_KEY: (20,), _EXPLICIT_LAC: (16, 20, 24, 36)}
 _STEP, _FURTHEST = 0x1000, -0x100000
 _COUNT = struct.Struct(">i")
 KEY_RECORD = Layout(
-    "before a ledger's first entry: who may write to it",
+    "before a ledger's first entry: its master key",
     ("ledger id", "q", ""),
     ("what it is", "q", f"{_LEDGER_KEY:#x}"),
     ("count", "i", "of the bytes that follow"),
     ("master key", f"{_SIZES[_LEDGER_KEY][0]} bytes", ""),
 )
-FENCE_RECORD = Layout(
-    "nobody may write to the ledger any more", ("ledger id", "q", ""), ("what it is", "q", f"{_FENCE:#x}")
-)
+FENCE_RECORD = Layout("fence of the ledger", ("ledger id", "q", ""), ("what it is", "q", f"{_FENCE:#x}"))
 FORCE_RECORD = Layout("the ledger was forced", ("ledger id", "q", ""), ("what it is", "q", f"{_FORCE:#x}"))
 LAC_RECORD = Layout(
-    "what a writer told of itself",
+    "explicit last-add-confirmed",
     ("ledger id", "q", ""),
     ("what it is", "q", f"{_EXPLICIT_LAC:#x}"),
     ("count", "i", "of the bytes that follow"),

@@ -78,7 +78,7 @@ class ImportDiff:
             named = "; ".join(self._conflicts[:_NAMED])
             more = len(self._conflicts) - _NAMED
             raise ImportConflictError(
-                f"nothing was imported, for the store holds something else: {named}"
+                f"nothing was imported, because the store holds conflicting data: {named}"
                 + (f"; and {more} more" if more > 0 else "")
             )
 
@@ -213,7 +213,7 @@ def _difference(target: PlannedLedger, metadata: bytes, known: LedgerState | Non
     names = [name for name in LedgerState.__slots__ if name != "incarnation"]
     different = [name for name in names if getattr(known, name, None) != getattr(target.ledger_state, name)]
     if different:
-        return f"ledger {target.ledger.id} stands otherwise: its {', '.join(different)}"
+        return f"ledger {target.ledger.id} has another state: its {', '.join(different)}"
     return None
 
 

@@ -76,17 +76,16 @@ class ImportReport:
                 f"{would}imported"
             )
         if self.resumed:
-            yield "an import that was stopped " + ("would go on" if self.dry_run else "went on")
+            yield "an interrupted import " + ("would be resumed" if self.dry_run else "was resumed")
         if self.ledgers_there or self.entries_there or self.nodes_there:
-            yield (
-                f"already there: {self.ledgers_there} ledgers, {self.entries_there} entries and "
-                f"{self.nodes_there} nodes"
-            )
+            yield (f"existing: {self.ledgers_there} ledgers, {self.entries_there} entries and {self.nodes_there} nodes")
         elif not self.changed:
             yield "there is nothing to import"
         yield from (f"left out: {one}" for one in self.left_out)
         yield from map(str, self.notes)
-        yield from (f"written plain, for Pulsar 4.2.4 cannot load it compressed: {path}" for path in self.rewritten)
+        yield from (
+            f"written uncompressed, because Pulsar 4.2.4 cannot load it compressed: {path}" for path in self.rewritten
+        )
         yield from (f"damage: {one}" for one in self.damage)
 
     def __str__(self) -> str:

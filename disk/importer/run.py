@@ -186,7 +186,7 @@ class _Import:
 
     def _stopped(self, error: BookstandError) -> str:
         where = "" if self._at is None else f" at ledger {self._at}"
-        return f"the import has stopped{where}, for there is no space left: {error}. Run it again once there is some"
+        return f"the import has stopped{where}, because no space is left: {error}. Free some space and run it again"
 
     def _mark(self) -> bytes:
         told: dict[str, Any] = {

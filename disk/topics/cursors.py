@@ -104,7 +104,7 @@ def names_of(topic: DiskTopic) -> list[str]:
 def cursor(topic: DiskTopic, name: str) -> DiskCursor:
     dump = topic.disks.dump
     if dump is None:
-        raise IncorrectParameterError("without metadata nothing says what a cursor is called")
+        raise IncorrectParameterError("without metadata the names of cursors are unknown")
     if name in dump.unreadable_cursors(topic.name):
         topic.report(f"cursor {name!r}: its record cannot be read; the labels of its ledgers are used")
     return of_record(topic, name, info_of(topic, name))

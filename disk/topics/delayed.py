@@ -158,7 +158,7 @@ class _Entries:
     def read(self, entry_id: int) -> bytes:
         """Read an entry; sequential reads are cheap."""
         if self._ledger is None:
-            raise SnapshotDamagedError(f"{self._what}: its ledger is not to be had")
+            raise SnapshotDamagedError(f"{self._what}: its ledger is unavailable")
         if entry_id != self._place:
             self._stream = self._ledger.entries(entry_id)
         self._place = entry_id + 1
@@ -250,7 +250,7 @@ class DelayedIndex:
             try:
                 time = deliver_at_time(entry.payload)
             except MalformedMessageError as error:
-                self.topic.report(f"it is taken for a message without delay: {error}", ledger_id, entry_id)
+                self.topic.report(f"it is treated as a message without delay: {error}", ledger_id, entry_id)
                 continue
             if time is None or time <= self.now:
                 continue

@@ -135,7 +135,7 @@ def topics(disks: Disks) -> list[DiskTopic]:
 def topic(disks: Disks, name: str) -> DiskTopic:
     """Return a topic by name."""
     if disks.dump is None:
-        raise IncorrectParameterError("without metadata nothing says what a topic is called")
+        raise IncorrectParameterError("without metadata the names of topics are unknown")
     return DiskTopic(disks, name, disks.dump.topic_info(name))
 
 

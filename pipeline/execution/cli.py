@@ -245,9 +245,7 @@ def _add_rebuild(one: argparse.ArgumentParser) -> None:
     _stores(one)
     _cutting(one, f"minimum number of messages in a bucket; {CutSettings().least:,} by default")
     one.add_argument("--due-by", metavar="MS", type=int, default=0, help="leave out messages that are due by this time")
-    one.add_argument(
-        "--leave-rest", action="store_true", help="do not seal the last bucket of each topic"
-    )
+    one.add_argument("--leave-rest", action="store_true", help="do not seal the last bucket of each topic")
     one.add_argument("--together", action="store_true", help="the stores have parts of the same topics")
     one.add_argument(
         "--table", metavar="FILE", action="append", default=[], help="Parquet file with the messages; may be repeated"

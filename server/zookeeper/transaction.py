@@ -153,7 +153,7 @@ class Transaction:
         key = schema.znode_key(path)
         sealed = self.staging.get(schema.META, key)
         if sealed is None:
-            raise StoreDamagedError(f"what is kept of znode {path!r} is missing, but not what is below it")
+            raise StoreDamagedError(f"the record of znode {path!r} is missing, but its children exist")
         return persistent_records.unpack_znode(key, sealed)
 
     def add(self, path: str, data: bytes | None, znode: Znode) -> ZnodeVersion:

@@ -53,7 +53,7 @@ def _create(transaction: Transaction, writer: ClientIdentity, request: Create | 
     path = check_path(request.path, sequential)
     acl = fix_acl(path, request.acl, writer.identities)
     if path == ROOT and not sequential:
-        raise ZooKeeperError(Code.NODE_EXISTS, "the root is there")
+        raise ZooKeeperError(Code.NODE_EXISTS, "the root znode exists")
     _check_quota(path)
     above = parent_of(path)
     parent = transaction.get(above).znode
@@ -89,7 +89,7 @@ def _mode_of(request: Create | CreateTtl) -> CreateMode:
     if (mode in TTL_MODES) != isinstance(request, CreateTtl):
         raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{request.path!r}: mode {mode.name} and a time to live go together")
     if isinstance(request, CreateTtl) and not 0 < request.ttl <= persistent_records.MAX_TTL:
-        raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{request.path!r}: {request.ttl} ms is no time to live")
+        raise ZooKeeperError(Code.BAD_ARGUMENTS, f"{request.path!r}: {request.ttl} ms is not a valid time to live")
     return mode
 
 

@@ -103,7 +103,7 @@ def test_a_second_run_changes_nothing(cluster: Cluster, target: Store) -> None:
     assert not report.changed
     assert (report.ledgers_there, report.entries_there, report.nodes_there) == (2, 14, 2)
     assert (report.ledgers, report.entries, report.bytes, report.nodes) == (0, 0, 0, 0)
-    assert "already there: 2 ledgers, 14 entries and 2 nodes" in str(report)
+    assert "existing: 2 ledgers, 14 entries and 2 nodes" in str(report)
     assert first.changed
 
 
@@ -180,7 +180,7 @@ def test_a_ledger_that_was_fenced_since(cluster: Cluster, target: Store) -> None
     from bookstand.storage.commit.operations import WriteBatch
 
     target.storage.apply(WriteBatch(Fence(5, master_key(b""))))
-    unchanged_by(target, lambda: run(cluster, target), ImportConflictError, "ledger 5 stands otherwise: its fenced")
+    unchanged_by(target, lambda: run(cluster, target), ImportConflictError, "ledger 5 has another state: its fenced")
 
 
 def test_another_node_of_that_path(cluster: Cluster, target: Store) -> None:
@@ -291,9 +291,9 @@ def test_a_full_disk(cluster: Cluster, tmp_path: Path) -> None:
     faults = Faults()
     faults.disk_full(after=3)
     with bookstand.open(tmp_path / "store", durability="none", hooks=faults) as store:
-        with pytest.raises(NotEnoughBookiesError, match="stopped at ledger 3, for there is no space left"):
+        with pytest.raises(NotEnoughBookiesError, match="stopped at ledger 3, because no space is left"):
             run(cluster, store, commit_bytes=100)
-        with pytest.raises(NotEnoughBookiesError, match="stopped, for there is no space left"):
+        with pytest.raises(NotEnoughBookiesError, match="stopped, because no space is left"):
             run(cluster, store, commit_bytes=100)
         faults.free_space()
         assert run(cluster, store).resumed
@@ -359,7 +359,7 @@ def test_nodes_that_no_store_can_hold(cluster: Cluster, target: Store) -> None:
     cluster.node(IMPORT_NODE, b"of the store that this was exported from")
     report = run(cluster, target)
     assert [one.what for one in report.left_out] == [f"node {path}"]
-    assert "at most 511 bytes" in str(report)
+    assert "must not exceed 511 bytes" in str(report)
     assert report.nodes == 2
     assert not run(cluster, target).changed
 

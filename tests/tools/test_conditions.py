@@ -35,7 +35,7 @@ def test_a_bookie_without_metadata(here: Path, command: str) -> None:
     assert "metadata.jsonl.gz may be the metadata: pass it with --metadata" in result.err
     if command == "delayed":
         assert result.code == WRONG_ARGUMENTS
-        assert "give the dump" in result.err
+        assert "pass the dump" in result.err
     else:
         assert result.code == FINE
         assert result.out.startswith("bookie bookie-0 at bookie, without metadata")
@@ -133,8 +133,8 @@ def test_nothing_is_changed(own: Path) -> None:
         (["ls", "my-store", "--metadata", "metadata.jsonl.gz"], WRONG_ARGUMENTS, "no dump is needed"),
         (["ls", "my-store", "--disk", "bookie"], WRONG_ARGUMENTS, "no other disks have parts of it"),
         (["ls", "bookie", "--disk", "nothing"], NOT_THERE, "there is nothing at nothing"),
-        (["ls", "bookie", "--disk", "my-store"], NOT_THERE, "my-store is no bookie's folder"),
-        (["ls", "bookie/ledgers-0/current/0.log", "--disk", "bookie"], WRONG_ARGUMENTS, "--disk goes with folders"),
+        (["ls", "bookie", "--disk", "my-store"], NOT_THERE, "my-store is not a bookie's folder"),
+        (["ls", "bookie/ledgers-0/current/0.log", "--disk", "bookie"], WRONG_ARGUMENTS, "--disk requires a folder"),
         (["ls", ""], WRONG_ARGUMENTS, "'' is no path"),
         (["ls", "bookie", "--metadata", "nothing.gz"], NOT_THERE, "no metadata dump at nothing.gz"),
         (["ls", "bookie", "--metadata", "something"], WRONG_ARGUMENTS, "metadata dump"),
@@ -145,7 +145,7 @@ def test_nothing_is_changed(own: Path) -> None:
         (["show", "my-store", "--node", "/nowhere"], NOT_THERE, "there is no node /nowhere"),
         (["show", "my-store", "2", "--node", "/notes"], WRONG_ARGUMENTS, "exclude each other"),
         (["show", "bookie", "77777", *DUMP], NOT_THERE, "ledger 77777"),
-        (["show", "bookie", "plain"], NOT_THERE, "without metadata nothing says what topics are called"),
+        (["show", "bookie", "plain"], NOT_THERE, "without metadata the names of topics are unknown"),
         (["show", "bookie", "--node", "/ledgers"], WRONG_ARGUMENTS, "--metadata"),
         (["cat", "my-store", "77"], NOT_THERE, "there is no ledger 77"),
         (["cat", "my-store"], WRONG_ARGUMENTS, "Missing argument"),
@@ -166,7 +166,7 @@ def test_nothing_is_changed(own: Path) -> None:
         (["delayed", "my-store", "orders", "--subscription", "x"], NOT_THERE, "there is no subscription 'x'"),
         (["import-bookie", "bookie"], WRONG_ARGUMENTS, "Missing argument"),
         (["import-bookie", "bookie", "new", "--ledger", "x"], WRONG_ARGUMENTS, "Invalid value for '--ledger'"),
-        (["import-bookie", "my-store", "new"], NOT_THERE, "my-store is no bookie's folder"),
+        (["import-bookie", "my-store", "new"], NOT_THERE, "my-store is not a bookie's folder"),
         (["import-bookie", "bookie", "something", "--dry-run"], NOT_THERE, "neither empty nor a store"),
         (["import-bookie", "bookie", "something"], NOT_THERE, "no store"),
     ],

@@ -26,5 +26,5 @@ def test_it_ends_by_naming_a_report_on_what_the_cut_left(tmp_path: Path) -> None
 def test_a_report_goes_over_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("Dear reader")
     result = run("demo", "--messages", str(MIN_MESSAGES), "--report", str(tmp_path / "letter"))
-    assert (result.code, "is no report" in result.err) == (WRONG_ARGUMENTS, True)
+    assert (result.code, "is not a report" in result.err) == (WRONG_ARGUMENTS, True)
     assert (tmp_path / "letter").read_text() == "Dear reader"

@@ -131,7 +131,9 @@ def test_conflicts_are_named_and_nothing_is_changed(own: Path, bench: Path) -> N
     for options in ((), ("--dry-run",)):
         result = run("import-bookie", bench / "bookie", "my-store", *options, "--metadata", bench / "metadata.jsonl.gz")
         assert (result.code, result.out, result.err.count("\n")) == (FAILED, "", 1)
-        assert "nothing was imported, for the store holds something else: ledger 0 has other metadata" in result.err
+        assert (
+            "nothing was imported, because the store holds conflicting data: ledger 0 has other metadata" in result.err
+        )
         assert "more\n" in result.err
         assert Path(data_file(own / "my-store")).read_bytes() == before
 

@@ -22,7 +22,7 @@ def read(path: str) -> Mapping[tuple[str, str], CacheCounts]:
             "reading metrics needs prometheus-client: pip install 'bookstand[metrics]'"
         ) from missing
     if not os.path.exists(path):
-        raise StoreNotFoundError(f"there is no page of metrics at {path}")
+        raise StoreNotFoundError(f"there is no metrics page at {path}")
     counts: dict[tuple[str, str], dict[str, int]] = {}
     try:
         for family in text_string_to_metric_families(Path(path).read_text()):
@@ -32,7 +32,7 @@ def read(path: str) -> Mapping[tuple[str, str], CacheCounts]:
                     found = counts.setdefault(of, {_HITS: 0, _MISSES: 0})
                     found[sample.name] += int(sample.value)
     except (ValueError, KeyError, OverflowError) as error:
-        raise IncorrectParameterError(f"{path} is no page of metrics: {error}") from error
+        raise IncorrectParameterError(f"{path} is not a metrics page: {error}") from error
     if not counts:
-        raise IncorrectParameterError(f"{path} has no {_HITS}: it is no page of bookstand's metrics")
+        raise IncorrectParameterError(f"{path} has no {_HITS}: it is not a page of bookstand's metrics")
     return {of: CacheCounts(found[_HITS], found[_MISSES]) for of, found in counts.items()}

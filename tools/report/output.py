@@ -26,10 +26,10 @@ def check(file: Path) -> None:
     if not os.path.lexists(file):
         return
     if not file.is_file():
-        raise IncorrectParameterError(f"{file} is no file, so no report is written over it")
+        raise IncorrectParameterError(f"{file} is not a regular file: the report is not written")
     with open(file, "rb") as there:
         if there.read(len(BEGINNING)) != BEGINNING.encode():
-            raise IncorrectParameterError(f"{file} is there, and is no report: it is not written over")
+            raise IncorrectParameterError(f"{file} exists and is not a report: it is not replaced")
 
 
 def write(file: Path, page: str) -> int:

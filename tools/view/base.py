@@ -230,7 +230,7 @@ class View(ABC):
         if reported:
             raise DamageError(f"entry {ledger_id}:{entry_id} cannot be read: {reported[0]}")
         if any(first <= entry_id <= last for first, last in ledger.extent.missing):
-            raise DamageError(f"entry {ledger_id}:{entry_id} is lost: it is nowhere")
+            raise DamageError(f"entry {ledger_id}:{entry_id} is lost: no copy was found")
         raise NoSuchEntryError(f"ledger {ledger_id} has no entry {entry_id}; it ends at {ledger.extent.last_entry}")
 
     # -- topics --------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class View(ABC):
         if like:
             raise IncorrectParameterError(f"several topics are called {wanted!r}: {', '.join(like)}")
         if self.source.dump is None:
-            raise NoSuchNodeError(f"without metadata nothing says what topics are called, as {wanted!r} is")
+            raise NoSuchNodeError(f"without metadata the names of topics are unknown, including {wanted!r}")
         raise NoSuchNodeError(f"there is no topic {wanted!r}")
 
     def topic(self, name: str) -> DiskTopic:
@@ -288,7 +288,9 @@ class View(ABC):
         """Yield the delayed messages of each subscription of a topic. ``now`` is in ms and defaults to
         :attr:`default_now`."""
         if self.source.dump is None:
-            raise IncorrectParameterError("without metadata nothing says which buckets still count: give the dump")
+            raise IncorrectParameterError(
+                "without metadata it is unknown which buckets are in use: pass the dump with --metadata"
+            )
         yield from delayed_of(self.topic(name), self.default_now if now is None else now)
 
     @property
@@ -350,7 +352,7 @@ class View(ABC):
             counts["topics"] += 1
             for info in topic.info.ledgers:
                 if info.entries and topic.ledger(info.ledger_id) is None:
-                    topic.report(f"its {info.entries} entries are not to be had", info.ledger_id)
+                    topic.report(f"its {info.entries} entries are unavailable", info.ledger_id)
             if messages:
                 counts["messages"] = counts.get("messages", 0) + sum(one.count for one in topic.messages())
             counts["cursors"] += sum(1 for _ in self.cursors(name))

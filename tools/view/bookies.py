@@ -243,7 +243,7 @@ class DiskView(View):
         if unlisted:
             notes.append(f"not in the metadata, so deleted and not collected yet: {counted(unlisted, 'ledger')}")
         if self.disks.dump is None:
-            notes.append("without metadata nothing says where ledgers end, and how many copies they need")
+            notes.append("without metadata the ends of ledgers and their quorums are unknown")
         return VerifyResult(self.damage, notes, counts)
 
     def _shortcomings(self, ledger: Ledger) -> Iterator[str]:

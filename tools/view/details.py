@@ -99,7 +99,7 @@ def topic(view: View, name: str) -> dict[str, Any]:
         if ledger is not None:
             view.marks(ledger)
         elif info.entries:
-            found.report(f"its {info.entries} entries are not to be had", info.ledger_id)
+            found.report(f"its {info.entries} entries are unavailable", info.ledger_id)
         ledgers.append(
             {
                 "ledger": info.ledger_id,

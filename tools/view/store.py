@@ -146,10 +146,12 @@ class StoreView(View):
             self._source.report(problem.message, ledger_id, entry_id)
         counts = {"ledgers": report.ledgers, "entries": report.entries, "bytes": report.bytes, "nodes": report.nodes}
         counts |= self._verify_topics(messages)
-        notes = [f"bucket snapshot in ledger {one} is left over: no cursor names it" for one in self.leftover_buckets()]
+        notes = [
+            f"bucket snapshot in ledger {one} is orphaned: no cursor references it" for one in self.leftover_buckets()
+        ]
         deleted = self._source.deleted_ids
         if deleted:
-            notes.append(f"deleted and not collected yet, which compacting does: {counted(len(deleted), 'ledger')}")
+            notes.append(f"deleted and not yet collected (see bookstand compact): {counted(len(deleted), 'ledger')}")
         if IMPORT_NODE in self._source.dump.nodes:
             notes.append("an import of bookies' disks is not finished: run it again")
         return VerifyResult(self.damage, notes, counts)

@@ -37,7 +37,7 @@ def open_view(
     words = [os.fsencode(password) for password in passwords]
     if target.kind == STORE:
         if metadata is not None or disks:
-            what = "no other disks have parts of it" if disks else "which has its metadata itself: no dump is needed"
+            what = "no other disks have parts of it" if disks else "which contains its metadata: no dump is needed"
             raise IncorrectParameterError(f"{path} is a store, {what}")
         from bookstand.tools.view.store import StoreView
 
@@ -45,7 +45,7 @@ def open_view(
     from bookstand.tools.view.bookies import DiskView
 
     if disks and target.kind == BOOKIE_FILE:
-        raise IncorrectParameterError(f"{path} is a file, which is looked at by itself: --disk goes with folders")
+        raise IncorrectParameterError(f"{path} is a file: --disk requires a folder")
     check_bookies(disks)
     check_dump(metadata)
     return DiskView(target, disks, metadata, words, progress, LIMITS.get())
@@ -54,7 +54,7 @@ def open_view(
 def check_bookies(paths: Sequence[str]) -> None:
     for path in paths:
         if classify(path).kind != BOOKIE:
-            raise NotAStoreError(f"{path} is no bookie's folder")
+            raise NotAStoreError(f"{path} is not a bookie's folder")
 
 
 def topics_meant(store: Store, patterns: Sequence[str]) -> list[str]:

@@ -104,7 +104,7 @@ def refuse(state: State, connection: ZooKeeperConnection, op: Op, xid: int, code
 def _prove(connection: ZooKeeperConnection, frame: bytes) -> None:
     request = body_of(Op.AUTH, frame)
     if request.scheme != "digest":
-        raise ZooKeeperError(Code.AUTH_FAILED, f"nobody can be proved to be {request.scheme!r}")
+        raise ZooKeeperError(Code.AUTH_FAILED, f"authentication scheme must be digest, not {request.scheme!r}")
     identity = digest_identity(request.auth or b"")
     if identity not in connection.identities:
         size = sum(len(name) for _, name in (*connection.identities, identity))

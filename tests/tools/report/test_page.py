@@ -338,10 +338,10 @@ def test_an_earlier_report_is_written_over_and_nothing_else(own: Path) -> None:
     Path("letter.html").write_text("<!doctype html>\n<p>Dear reader")
     data = Path("my-store", "data.mdb").read_bytes()
     for name, says in (
-        ("letter.html", "is no report"),
-        ("my-store/data.mdb", "is no report"),
-        ("my-store", "is no file"),
-        ("/dev/null", "is no file"),
+        ("letter.html", "is not a report"),
+        ("my-store/data.mdb", "is not a report"),
+        ("my-store", "is not a regular file"),
+        ("/dev/null", "is not a regular file"),
         ("nowhere/report.html", "no folder nowhere"),
     ):
         result = run("report", "my-store", "--output", name)
