@@ -48,10 +48,10 @@ def _meant(path: str, entry: Acl, identities: Sequence[Identity]) -> Sequence[Ac
     if scheme == "auth":
         proved = [Acl(entry.permissions, *identity) for identity in identities if identity[0] == "digest"]
         if not proved:
-            raise _invalid(path, "auth stands for nobody")
+            raise _invalid(path, "scheme auth requires an authenticated connection")
         return proved
     if scheme is None or name is None or not _is_valid(scheme, name):
-        raise _invalid(path, f"{scheme}:{name} is nobody")
+        raise _invalid(path, f"{scheme}:{name} is not a valid identity")
     return (entry,)
 
 
