@@ -588,7 +588,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"topics": iter([PLAIN])}, IncorrectParameterError, "not as an iterator"),
     ({"topics": [3]}, IncorrectParameterError, "a list of str"),
     ({"topics": ["persistent://acme/orders/none"]}, NoSuchNodeError, "no topic 'persistent://acme/orders/none'"),
-    ({"topics": ["persistent://acme"]}, IncorrectParameterError, "full name"),
+    ({"topics": ["persistent://acme"]}, IncorrectParameterError, "full topic name"),
     ({"topics": [""]}, IncorrectParameterError, "name"),
     ({"ledgers": 3}, IncorrectParameterError, "ledgers are given as a list"),
     ({"ledgers": [True]}, IncorrectParameterError, "a list of int"),

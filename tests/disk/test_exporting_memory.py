@@ -31,13 +31,13 @@ with bookstand.open(sys.argv[1], durability="none") as store:
 EXPORT = """
 import json, sys
 import bookstand
-from benchmarks.disk_import import Peak
+from benchmarks.disk_import import PeakMemory
 from bookstand.disk.exporter.run import export_topics
 
 with bookstand.open(sys.argv[1], read_only=True) as store:
     # What it loads is in memory from now on.
     export_topics(store, sys.argv[2] + "-first", ledgers=[])
-    peak = Peak()
+    peak = PeakMemory()
     peak.start()
     report = export_topics(store, sys.argv[2], log_bytes=50 << 20)
     private = peak.stop()

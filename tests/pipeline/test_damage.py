@@ -214,8 +214,8 @@ def test_a_bucket(cluster: Cluster, tmp_path: Path) -> None:
     check_bucket(all_of([place], "delayed_index"))
     buckets = {row["ledger_id"]: row for row in all_of([place], "delayed_buckets")}
     assert (buckets[30]["messages"], buckets[30]["error"]) == (4, None)
-    assert "no metadata of a snapshot" in buckets[31]["error"]
-    with pytest.raises(DamagedDataError, match="is no segment"):
+    assert "not snapshot metadata" in buckets[31]["error"]
+    with pytest.raises(DamagedDataError, match="is not a segment"):
         all_of([place], "delayed_index", strict=True)
 
 

@@ -389,15 +389,14 @@ class StoreStand:
         self.cursors[name] = cursor = Cursor.open(self.topic, name, settings, **more)
         self.names.add(name)
         log = cursor._log
-        step = "_begin" if hasattr(log, "_begin") else "begin"
-        begin = getattr(log, step)
+        begin = log._create_pending
 
         def begin_unless_refused(*arguments: Any) -> Any:
             if self.no_new_ledgers:
                 raise NotEnoughBookiesError("there are not so many bookies")
             return begin(*arguments)
 
-        setattr(log, step, begin_unless_refused)
+        log._create_pending = begin_unless_refused
 
     def close_cursor(self, name: str) -> None:
         self.cursors.pop(name).close()

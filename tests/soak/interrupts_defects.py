@@ -107,7 +107,7 @@ def _half_closed_store() -> None:
 
 def _lose_taken() -> None:
     """What an interrupted call had taken and did not return stays in flight."""
-    Subscription.take = lambda self, consumer, most: self._take(consumer, most, [])  # type: ignore[method-assign]
+    Subscription.dispatch = lambda self, consumer, limit: self._dispatch(consumer, limit, [])  # type: ignore[method-assign]
 
 
 def _no_repair() -> None:

@@ -186,7 +186,7 @@ def opening(path: str, do: Do) -> Iterator[Any]:
             def use() -> None:
                 with bookstand.open(path, witness=True) as store:
                     store.nodes.put("/a", b"1")
-                    if store.storage.others().writers:
+                    if store.storage.other_processes().writers:
                         raise LostError("the marker of the interrupted call remains locked")
 
             do("open", use)

@@ -14,7 +14,7 @@ from typing import Any
 from bookstand.storage import storage
 from bookstand.storage.commit.commit_marks import CommitMarks
 from bookstand.storage.lmdb.environment import LmdbEnvironment
-from bookstand.storage.lmdb.meta_page import HeaderPages
+from bookstand.storage.lmdb.meta_page import MetaPages
 from tests.soak.kinds import Done, Kind
 from tests.soak.victims import shared_library
 from tests.storage.protocol import histories
@@ -56,7 +56,7 @@ def _reopen_unlocked() -> None:
     """LMDB's environment is reopened, after a failed commit or in place of a larger map, without the folder's lock."""
 
     def folder_lock(self: Any) -> Any:
-        self._gate.depart()
+        self._map_lock.leave_all()
         return _Unlocked()
 
     LmdbEnvironment._folder_lock = folder_lock  # type: ignore[method-assign]
@@ -79,12 +79,12 @@ def _judge_by_number() -> None:
 
 def _answers_not_final() -> None:
     """What is found out about a failed commit is reported before it is on the disk."""
-    HeaderPages.rewrite = lambda self, newest: None  # type: ignore[method-assign]
+    MetaPages.rewrite = lambda self, newest: None  # type: ignore[method-assign]
 
 
 def _traces_remain() -> None:
     """The next commit leaves the traces of a failed one in the header pages."""
-    prepare = HeaderPages.prepare
+    prepare = MetaPages.prepare
 
     def believe(self: Any, number: int, before: int | None, is_own: bool) -> int:
         real, self._rewrite = self._rewrite, lambda *_: None
@@ -93,13 +93,13 @@ def _traces_remain() -> None:
         finally:
             self._rewrite = real
 
-    HeaderPages.prepare = believe  # type: ignore[method-assign]
+    MetaPages.prepare = believe  # type: ignore[method-assign]
 
 
 def _headers_in_the_cache() -> None:
     """The header page of another process's commit is taken for written."""
-    prepare = HeaderPages.prepare
-    HeaderPages.prepare = (  # type: ignore[method-assign]
+    prepare = MetaPages.prepare
+    MetaPages.prepare = (  # type: ignore[method-assign]
         lambda self, number, before, is_own: prepare(self, number, before, True)
     )
 

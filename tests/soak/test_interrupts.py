@@ -266,7 +266,7 @@ def test_an_interrupted_opening_can_be_repeated(store_path, kind, step):
         assert not held_by_others(path), place
         with bookstand.open(path) as store:
             store.nodes.put("/a", b"1")
-            assert store.storage.others().writers == 0, place
+            assert store.storage.other_processes().writers == 0, place
         assert left_by_openings(path) == [], place
         met += 1
     assert met > 20
@@ -302,12 +302,12 @@ def test_a_role_that_was_interrupted_can_be_taken_again(store, call):
     def end():
         # What was not returned is not held, either.
         for role in roles:
-            storage.resign(role)
+            storage.release_role(role)
         roles.clear()
 
     def serve():
         end()
-        roles.append(storage.take_role("bookies"))
+        roles.append(storage.acquire_role("bookies"))
 
     met = 0
     for place, raised in at_points(serve if call == "take" else end, 3, before=end if call == "take" else serve):
@@ -359,7 +359,7 @@ def test_a_leader_that_is_interrupted_twice_holds_up_no_other(store, monkeypatch
     from bookstand.storage.commit import group_commit
     from bookstand.storage.commit.executor import WriteTransaction
 
-    real, batches, waiting, answers = group_commit._tell, [], [], []
+    real, batches, waiting, answers = group_commit._complete_all, [], [], []
     writer = store.create_ledger()
     pending = writer.append_async(b"1")
 
@@ -367,7 +367,7 @@ def test_a_leader_that_is_interrupted_twice_holds_up_no_other(store, monkeypatch
         answers.append(pending.exception(PATIENCE))
 
     def stop(self):
-        monkeypatch.setattr(WriteTransaction, "write_rest", write_rest)
+        monkeypatch.setattr(WriteTransaction, "write_derived", write_derived)
         waiting.append(threading.Thread(target=wait, daemon=True))
         waiting[0].start()
         raise MemoryError
@@ -378,9 +378,9 @@ def test_a_leader_that_is_interrupted_twice_holds_up_no_other(store, monkeypatch
             raise MemoryError
         return real(batch, later)
 
-    write_rest = WriteTransaction.write_rest
-    monkeypatch.setattr(WriteTransaction, "write_rest", stop)
-    monkeypatch.setattr(group_commit, "_tell", tell)
+    write_derived = WriteTransaction.write_derived
+    monkeypatch.setattr(WriteTransaction, "write_derived", stop)
+    monkeypatch.setattr(group_commit, "_complete_all", tell)
     with pytest.raises((MemoryError, bookstand.BookstandError)):
         pending.result(PATIENCE)
     waiting[0].join(10)

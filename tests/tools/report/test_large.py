@@ -59,4 +59,4 @@ def test_memory_is_bounded(store: Path) -> None:
     """What was loaded before does not count."""
     taken = child_memory(WRITE, str(store))
     assert taken.peak - taken.start < MOST_MEMORY
-    assert int(taken.said) < MOST_BYTES
+    assert int(taken.output) < MOST_BYTES
