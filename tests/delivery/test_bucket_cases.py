@@ -21,27 +21,29 @@ from bookstand.storage.format.position import Position
 from tests.delivery.bucket_kit import BucketBench, config_of, positions, seq
 
 WAIVED = {
-    4: "That an alarm which was cancelled while it began to ring wakes nobody: it wakes in vain, and the newer alarm "
-    "stays, which is shown.",
-    26: "What a subscription does whose tracker does not begin is the subscription's. A tracker on buckets begins "
-    "whatever its snapshots are like, as cases 24 and 25 show.",
-    34: "A create is one commit and is never pending, so that there are no six buckets before there are none; the "
-    "outcome is shown.",
-    31: "A limit is a limit: buckets of one segment are merged like others, which is shown.",
-    35: "That no more than four buckets are asked for: buckets of one segment are merged, and deleted for that. That a "
-    "bucket which the cursor has passed in part stays is shown.",
-    37: "The count of 4: all that the cursor has passed is passed over, in segments that are not loaded as well.",
-    44: "Nothing is halted by a merge or a create, which are one commit under the tracker's lock. After a load that "
-    "failed somebody is woken, which is shown.",
-    46: "Trimming is one commit under the lock, so that nothing can be cleared during it. What is cleared after one "
-    "that failed is shown.",
-    47: "Lengths are known when a snapshot is made and are not asked for, so that none is told late. That the total is "
-    "the sum of the live ones is shown.",
-    51: "About rounding, which is the in-memory tracker's: buckets keep milliseconds. That nothing is rounded is "
-    "shown.",
-    54: "About the pause for fixed delays, which is the in-memory tracker's. That nothing is paused is shown.",
+    4: "An alarm that is canceled while it fires must not wake the dispatcher. Here it wakes the dispatcher without "
+    "effect; a test shows that the newer alarm stays set.",
+    26: "The subscription handles a tracker that fails to start. A tracker on buckets starts regardless of the state "
+    "of its snapshots, as cases 24 and 25 show.",
+    34: "A create is one commit and is never pending, so the case's intermediate state with six buckets does not "
+    "occur; a test shows the outcome.",
+    31: "Limits are exact: buckets of one segment are merged like others, which a test shows.",
+    35: "The case requires that at most four buckets are accessed. Here buckets of one segment are merged, and are "
+    "deleted for that purpose. A test shows that a bucket which the cursor has passed in part is retained.",
+    37: "The case requires a count of 4. Here all messages that the cursor has passed are skipped, including those in "
+    "segments that are not loaded.",
+    44: "A merge or a create does not suspend other operations, because it is one commit under the tracker's lock. A "
+    "test shows that a failed load wakes the dispatcher.",
+    46: "Trimming is one commit under the lock, so a clear cannot run during it. A test shows a clear after a failed "
+    "trim.",
+    47: "Lengths are known when a snapshot is created and are not queried, so no length arrives late. A test shows "
+    "that the total is the sum of the live snapshots.",
+    51: "The case concerns rounding in the in-memory tracker; buckets store milliseconds. A test shows that nothing "
+    "is rounded.",
+    54: "The case concerns the pause for fixed delays in the in-memory tracker. A test shows that the tracker on "
+    "buckets does not pause.",
 }
-"""What a case wants that is not so here, or not here, and why."""
+"""Requirements of cases that do not apply here, and the reasons."""
 
 Desk = Callable[..., BucketBench]
 
