@@ -98,7 +98,7 @@ def _pytest(file: str, without: str = "", only: str = "") -> Found:
     return Found(counting.tests, counting.problem)
 
 
-def _crash_states(step: str, recorder: str = "pages", witness: bool = False) -> Found:
+def _crash_states(step: str, recorder: str = "pages", witness: bool = False, states: int = STATES) -> Found:
     from bookstand.testing.crash import syscall_recorder
     from tests.soak import crash_states
     from tests.soak.crash_work import STEPS, Mixture
@@ -106,7 +106,7 @@ def _crash_states(step: str, recorder: str = "pages", witness: bool = False) -> 
     if recorder == "observed" and (reason := syscall_recorder.missing()) is not None:
         raise KindUnavailableError(reason)
     workload = Mixture(sorted(STEPS).index(step), steps=6, only=step, witness=witness)
-    return _done(crash_states.explore(workload, recorder, STATES))
+    return _done(crash_states.explore(workload, recorder, states))
 
 
 def _machine(examples: int) -> Found:
@@ -221,7 +221,9 @@ SUITES: dict[str, Suite] = {
             "grow",
         )
     },
-    "crash states: append, with a witness": Suite("states", lambda: _crash_states("append", witness=True)),
+    "crash states: append, with a witness": Suite(
+        "states", lambda: _crash_states("append", witness=True, states=1_000)
+    ),
     "ledger cases": Suite("tests", lambda: _pytest("ledger/test_cases_create.py")),
     "kills": Suite("kills", lambda: _kills(5, 12)),
     "model machine": Suite("runs", lambda: _machine(30)),
