@@ -128,9 +128,11 @@ class LedgerRepair:
         if metadata is not None and metadata.state == CLOSED:
             candidates.append(metadata.last_entry_id)
         end = max([self._found.lac, *candidates])
-        # An invalid entry was stored. After a gap, however, its id may be damaged, or the gap may always have existed.
+        # An invalid entry was stored. After the last valid one, however, its id may be damaged, or the gap before it
+        # may always have existed.
         if known is None:
-            end = max(end, self._last_certain)
+            inside = (entry_id for entry_id in self._invalid if entry_id < self.last_taken)
+            end = max(end, self._last_certain, max(inside, default=-1))
         while max(end, self.last_taken) + 1 in self._invalid:
             end = max(end, self.last_taken) + 1
         return end

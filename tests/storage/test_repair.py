@@ -54,6 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 # -- every kind of damage ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", damaged_files.KINDS)
 def test_each_kind_of_damage(store: Store, kind: str) -> None:
     pristine = contents(store.path)
@@ -319,6 +320,7 @@ def test_the_page_that_all_others_hang_on(store: Store) -> None:
     assert not report.whole
 
 
+@pytest.mark.slow
 def test_a_header_that_is_lost_of_a_file_with_many_states(tmp_path: Path) -> None:
     """Each state's trees are as large as the file, nearly: they are not gone through for each of them."""
     path = tmp_path / "store"
@@ -410,6 +412,7 @@ def test_pages_of_which_there_is_no_other(store: Store, name: bytes) -> None:
     assert any(f"{name.decode()}: page" in str(loss) for loss in report.losses)
 
 
+@pytest.mark.long
 def test_what_is_found_elsewhere_takes_little_memory(tmp_path: Path) -> None:
     """Of each entry its key, and where it is."""
     path, count = tmp_path / "store", 60_000
@@ -487,6 +490,14 @@ def damages(draw: st.DrawFn, pages: int) -> Damage:
     return edits
 
 
+def test_a_damaged_entry_of_a_ledger_whose_state_is_lost_reads_as_lost() -> None:
+    """Its id is below that of the last valid entry, so it was stored, whatever the last-add-confirmed is."""
+    from tests.soak import repairs
+
+    assert repairs.one_round(599194609).problems == []
+
+
+@pytest.mark.long
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_random_damage(store: Store, data: st.DataObject) -> None:
