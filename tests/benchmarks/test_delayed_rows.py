@@ -51,6 +51,7 @@ def test_protobuf_encodes_the_same_snapshot(shape: delayed_sealing.Shape) -> Non
     assert messages.encode_segments() == messages.serialize_made() == snapshot.entries[1:]
 
 
+@pytest.mark.long
 def test_seals_of_any_size_are_measured(tmp_path: Path) -> None:
     measured = delayed_sealing.seals(tmp_path, 500, rounds=1)
     for row in ("P8", "P8p", "P8j"):

@@ -53,6 +53,7 @@ def test_there_are_as_many_buckets_as_were_published(per_milli: int, bits: int) 
     assert abs(Work("ordered", per_milli, bits).buckets - PUBLISHED_BUCKETS[per_milli, bits]) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work", [ORDERED, RANDOM, HALF], ids=lambda work: f"{work.workload}-{work.percent}")
 def test_all_candidates_give_the_same_back(work: Work) -> None:
     answers = [run(make, work, "all", measured=False) for make in CANDIDATES.values()]

@@ -157,6 +157,7 @@ def test_case_70_new_messages_wait(desk, form):
     assert [entry.position for entry in at.dispatcher.dispatch()] == at.p[SENT:]
 
 
+@pytest.mark.slow
 def test_case_70_acknowledging_goes_on_while_paused(desk, form):
     at = paused(desk, form)
     at.ack(range(0, SENT, 8))
@@ -166,6 +167,7 @@ def test_case_70_acknowledging_goes_on_while_paused(desk, form):
     assert at.acked() == sorted({*range(1, SENT, 2), *range(0, SENT, 8)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["skip", "clear", "seek", "reset"])
 def test_case_71_other_ways_to_go_on(desk, form, way):
     at = paused(desk, form)
@@ -216,6 +218,7 @@ def test_case_74_the_limit_taken_away(desk, form, how):
     assert len(Dispatcher(at.cursor).dispatch()) == SENT // 2 + 20
 
 
+@pytest.mark.slow
 def test_case_75_at_the_limit(desk, form):
     at = paused(desk, form, limit=0)
     size = at.cursor.stats.metadata_size
@@ -227,6 +230,7 @@ def test_case_75_at_the_limit(desk, form):
         assert at.cursor.paused is expected, limit
 
 
+@pytest.mark.slow
 def test_case_75_at_the_limit_after_a_flush(desk, form):
     size = paused(desk, form, limit=0).cursor.stats.metadata_size
     seen = [paused(desk, form, limit=limit).cursor.paused for limit in (size - 1, size, size + 1)]

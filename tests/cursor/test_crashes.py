@@ -99,6 +99,7 @@ class Check:
         assert acked in allowed, (sorted(acked), said)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS)
 def test_power_cuts(config: str, counts: Any) -> None:
     explored = every_crash(Workload(config), Check(config), limit=700, seed=1)

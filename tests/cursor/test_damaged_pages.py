@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def reopened(at: Desk) -> Messages:
     return acknowledged(at)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     steps=steps,
@@ -142,6 +144,7 @@ def test_a_damaged_page_costs_its_own_ledger_alone(steps, which, bit, while_open
             assert while_open
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     steps=steps,

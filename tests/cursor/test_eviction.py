@@ -146,6 +146,7 @@ def test_a_page_is_read_while_the_ledger_is_changed_for_another(store_path: Path
             assert answers == [True]
 
 
+@pytest.mark.slow
 def test_no_answer_is_ever_stale(store_path: Path) -> None:
     """Eight ask and two acknowledge, with room for a page or two: what was accepted is acknowledged from then on."""
     with bookstand.open(store_path, durability="none") as store:

@@ -81,6 +81,7 @@ def test_what_a_snapshot_unpacks_to_is_charged_for_all_that_is_in_it(part: str) 
         position_info.read(plain, None, expansion)
 
 
+@pytest.mark.slow
 def test_a_record_of_a_topic_cannot_unpack_to_millions_of_ledgers() -> None:
     ledger = bytes.fromhex("0a020800")
     header = records._HEADER.write(records._Header(compression.NUMBERS["ZSTD"], len(ledger) * 200_000))

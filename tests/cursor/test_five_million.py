@@ -64,6 +64,7 @@ def held(cursor: Cursor) -> dict[int, BitMap64]:
     return {page.ledger_id: page.acked for page in cursor._loader.pages()}
 
 
+@pytest.mark.slow
 def test_all_of_them_come_back_from_pages(topic: Any, acked: dict[int, BitMap64]) -> None:
     flushed(topic, PAGES, acked)
     with Cursor.open(topic, "audit", PAGES) as cursor:
@@ -75,6 +76,7 @@ def test_all_of_them_come_back_from_pages(topic: Any, acked: dict[int, BitMap64]
         assert cursor.stats.cache_bytes <= PAGES.max_individual_ack_cache_bytes
 
 
+@pytest.mark.slow
 def test_the_old_form_keeps_the_lowest_and_says_that_it_does_not_keep_all(
     topic: Any, acked: dict[int, BitMap64]
 ) -> None:

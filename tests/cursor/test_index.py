@@ -300,6 +300,7 @@ def test_trimming_from_the_front_keeps_the_tree_low():
     assert len(nodes_of(index)) == 1
 
 
+@pytest.mark.slow
 def test_trimming_leaves_no_thin_nodes_at_the_front():
     items = list(filled(3_000).items())
     for number in range(0, 2_900, 11):

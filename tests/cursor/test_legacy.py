@@ -226,6 +226,7 @@ def snapshots(draw: st.DrawFn) -> Any:
 COUNTS = st.dictionaries(st.integers(0, 6), st.integers(0, 160), max_size=6)
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(snapshots(), COUNTS)
 def test_it_reads_as_protobuf_does(info: Any, ledgers: dict[int, int]) -> None:
@@ -282,6 +283,7 @@ STATES = st.builds(
 )
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(STATES, st.sampled_from(["ranges", "long_arrays"]))
 def test_what_is_written_reads_back_here_and_there(given_state: AckSnapshot, form: position_info.Form) -> None:
@@ -291,6 +293,7 @@ def test_what_is_written_reads_back_here_and_there(given_state: AckSnapshot, for
     assert formats.PositionInfo.FromString(data).SerializeToString() == data
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(STATES, st.integers(0, 12), st.sampled_from(["ranges", "long_arrays"]))
 def test_the_limit_keeps_a_prefix(given_state: AckSnapshot, limit: int, form: position_info.Form) -> None:

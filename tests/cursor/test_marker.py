@@ -75,6 +75,7 @@ def test_an_empty_state():
     assert len(PageIndex.read(marker.root, node_loader("sub", lambda entry_id: stored))) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1_500, 5_000, 100_000])
 def test_nodes_that_do_not_fit_stand_before_the_marker(limit):
     index = filled(20_000)

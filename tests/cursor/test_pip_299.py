@@ -31,6 +31,7 @@ def topic_with_many_ledgers(at):
     at._open_topic()
 
 
+@pytest.mark.slow
 def test_two_acknowledgments_in_five_thousand_ledgers(desk, form):
     """The first entry of the first ledger, and the last of the last one: two ranges, 64 bytes in memory there."""
     at = desk(form, begin=False)
@@ -73,6 +74,7 @@ def test_limits_that_are_fine():
         assert CursorConfig(max_per_cursor_metadata_size_in_bytes=limit).max_per_cursor_metadata_size_in_bytes == limit
 
 
+@pytest.mark.slow
 def test_the_size_is_that_of_the_last_time_it_was_stored(desk, form):
     """It lags behind, as the proposal has it, and so does pausing."""
     at = desk(form, per_ledger=2, entries=600, max_per_cursor_metadata_size_in_bytes=1024)

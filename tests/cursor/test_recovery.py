@@ -145,6 +145,7 @@ def test_a_damaged_marker_makes_the_one_before_it_count(a_desk, how):
     assert at.cursor.recovered_from.pages == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, -1])
 def test_nodes_of_the_index_in_entries_of_their_own(a_desk, which):
     # So many ledgers are acknowledged in one flush.
@@ -165,6 +166,7 @@ def test_nodes_of_the_index_in_entries_of_their_own(a_desk, which):
     assert at.cursor.recovered_from.reports == ()
 
 
+@pytest.mark.slow
 def test_one_bad_part_of_a_page(a_desk):
     at = a_desk(entries=1, per_ledger=50_000, opening={"max_entry_bytes": 1024})
     at.p += at.topic.append_entries([b""] * 20_000)

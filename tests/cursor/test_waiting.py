@@ -196,6 +196,7 @@ def test_no_more_is_taken_than_a_ledger_has_room_for(store: Store) -> None:
     assert ledgers[-1] >= 3
 
 
+@pytest.mark.slow
 def test_a_cursor_whose_store_has_crashed_does_not_go_on_trying(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -155,6 +155,7 @@ class Check:
         desk.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS)
 def test_power_cuts(config: str, counts: Any) -> None:
     explored = every_crash(Workload(config), Check(config), limit=80, seed=1)
@@ -228,6 +229,7 @@ def check_damaged(store: Any, acknowledged: list[Any]) -> None:
     desk.close()
 
 
+@pytest.mark.slow
 def test_power_cuts_when_what_is_damaged_is_rebuilt(counts: Any) -> None:
     explored = every_crash(damaging, check_damaged, limit=60, seed=1)
     assert explored.states >= 50

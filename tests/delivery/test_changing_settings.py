@@ -354,6 +354,7 @@ def test_a_new_tick_of_the_topic(mode_desk: Desk) -> None:
     assert desk.read() == ["b"]
 
 
+@pytest.mark.slow
 @acts(TopicConfig, "delayed_delivery_fixed_delay_detection_lookahead")
 def test_a_lookahead_that_pauses_and_one_that_resumes(store_path: Path) -> None:
     with Desk(store_path, topic_config(delayed_delivery_fixed_delay_detection_lookahead=50)) as desk:
@@ -818,6 +819,7 @@ def test_whatever_is_changed_each_message_is_delivered_and_none_early(data: st.D
 _TICKS = st.sampled_from([None, 1, 30, 64, 500])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_each_subscription_of_a_shared_index_is_early_by_its_own_tick_at_most(data: st.DataObject) -> None:

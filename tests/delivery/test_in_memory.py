@@ -316,6 +316,7 @@ def test_cancelled_and_added_again(bench, time, many):
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_memory_of_many_in_order(bench):
     b = bench(tick_time_millis=1000)
     count = 200_000

@@ -48,6 +48,7 @@ def test_messages_without_a_code_are_rejected(message: BatchMessageId, named: st
         code_of(message)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "discard", "many", "before"]), MESSAGES, st.lists(MESSAGES)), max_size=30

@@ -446,6 +446,7 @@ def check(store: Any, acknowledged: list[Any]) -> None:
     assert len(ledgers(store)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compact_bytes", [1, 1 << 20])
 def test_power_cuts(compact_bytes, counts):
     explored = every_crash(partial(workload, compact_bytes), check, limit=120, seed=1)

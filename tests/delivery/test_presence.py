@@ -124,6 +124,7 @@ print(private() - before, presence.memory_bytes)
 """
 
 
+@pytest.mark.slow
 def test_what_it_says_it_takes_is_what_it_takes() -> None:
     for arguments in (("60000", "1", "1"), ("2000", "3000", "7")):
         command = [sys.executable, "-c", MEASURE, *arguments]

@@ -196,6 +196,7 @@ class Check:
         desk.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS)
 def test_power_cuts(config: str, counts: Any) -> None:
     explored = every_crash(Workload(config), Check(config), limit=40, seed=1)

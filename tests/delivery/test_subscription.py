@@ -644,6 +644,7 @@ def test_what_is_rescheduled_comes_then(open_desk: Callable[..., Desk], mode: st
     assert desk.run_out(*moments) == sorted((time, str(number)) for number, time in wanted.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last_to_go", ["cancelled", "delivered", "given a time"])
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_cancelled_and_comes_all_the_same_has_its_time(

@@ -35,6 +35,7 @@ def publish(desk: Desk, sizes: list[int]) -> list[str]:
     return published
 
 
+@pytest.mark.slow
 @given(SIZES, st.lists(st.integers(1, 30), min_size=1, max_size=4))
 def test_all_come_once_in_their_order(sizes: list[int], asked_for: list[int]) -> None:
     with TemporaryDirectory(dir=MEMORY) as folder, Desk(Path(folder) / "store") as desk:
@@ -50,6 +51,7 @@ def test_all_come_once_in_their_order(sizes: list[int], asked_for: list[int]) ->
         assert desk.sub.cursor.mark_delete_position == desk.topic.ledger.extent.last
 
 
+@pytest.mark.slow
 @given(SIZES, st.integers(1, 30), st.data())
 def test_what_is_not_acknowledged_comes_again(sizes: list[int], most: int, data: st.DataObject) -> None:
     with TemporaryDirectory(dir=MEMORY) as folder, Desk(Path(folder) / "store") as desk:

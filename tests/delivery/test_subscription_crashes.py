@@ -159,6 +159,7 @@ class Check:
             topic.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_power_cuts(mode: str, counts: Any) -> None:
     explored = every_crash(Workload(mode), Check(mode), limit=40, seed=2)
@@ -213,6 +214,7 @@ with bookstand.open(path) as store:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_kills(store_path: Path, mode: str, counts: Any) -> None:
     """One life after the other, each ended in the middle."""

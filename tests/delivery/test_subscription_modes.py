@@ -56,6 +56,7 @@ def test_from_one_to_another(store_path: Path, way: tuple[str, ...], crash: bool
         assert desk.sub.stats.backlog == desk.sub.stats.delayed == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     steps=st.lists(

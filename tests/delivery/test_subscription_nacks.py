@@ -553,6 +553,7 @@ def test_a_subscription_with_a_damaged_log_can_be_deleted(open_desk: Callable[..
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_nacked_message_takes_no_objects_of_its_own(open_desk: Callable[..., Desk]) -> None:
     desk = open_desk(nack_delay=HOUR)
 
@@ -571,6 +572,7 @@ def test_a_nacked_message_takes_no_objects_of_its_own(open_desk: Callable[..., D
     assert nack(many) < many // 10
 
 
+@pytest.mark.slow
 def test_redelivery_counts_take_no_objects_of_their_own(open_desk: Callable[..., Desk]) -> None:
     desk = open_desk(nack_delay=100, topic={"max_entries_per_ledger": 50_000})
 

@@ -139,6 +139,7 @@ def small(monkeypatch: pytest.MonkeyPatch, hot: int, few: int) -> None:
     monkeypatch.setattr(index, "_SAMPLE_SIZE", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hot", "few"), [(1, 0), (4, 3), (4096, 64)], ids=["sealed", "mixed", "hot"])
 def test_any_order(monkeypatch: pytest.MonkeyPatch, hot: int, few: int) -> None:
     small(monkeypatch, hot, few)

@@ -614,6 +614,7 @@ def test_another_process_takes_the_topic_over(store_path: Path, child: Callable[
         assert refused.value.code == LedgerFencedError.code
 
 
+@pytest.mark.slow
 def test_a_receive_that_waits_is_told_when_the_topic_is_taken_over(store_path: Path, child: Callable[..., Any]) -> None:
     other = child()
     other.run("topic = store.topic('t'); sub = topic.subscription('s'); told = []")

@@ -445,6 +445,7 @@ def test_wrong_limits(bench, limit):
 # -- threads ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_case_50_eight_readers_and_eight_writers(bench, counts):
     """Every position that was accepted comes out once, whoever takes it out."""
     b = bench(start=1000)

@@ -41,6 +41,7 @@ def table(output: str) -> dict[str, list[str]]:
     return {name: cells for name, *cells in rows if cells}
 
 
+@pytest.mark.long
 def test_it_runs_without_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
         command(20_000),
@@ -69,6 +70,7 @@ def test_it_runs_without_a_terminal(tmp_path: Path) -> None:
     assert "OK: no message was lost" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("columns", "colour"), [(80, True), (120, False)])
 def test_it_fits_a_terminal(tmp_path: Path, columns: int, colour: bool) -> None:
     ours, theirs = pty.openpty()
@@ -141,6 +143,7 @@ def test_a_process_that_hangs_is_a_failure(tmp_path: Path, monkeypatch: pytest.M
         process.ChildProcess(str(tmp_path / "store"), Accounting(main.MIN_MESSAGES)).run(lambda _: False)
 
 
+@pytest.mark.long
 def test_a_store_that_lost_a_message_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first one is in the topic, and was acknowledged by somebody who did not get it."""
     path = str(tmp_path / "store")

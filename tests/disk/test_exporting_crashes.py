@@ -63,6 +63,7 @@ def test_killed_before_each_file_operation(run: Run) -> None:
         assert (ended.how, problems) == ("killed", []), when
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("operations", "answer", "times"),
     [

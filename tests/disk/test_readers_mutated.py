@@ -22,6 +22,7 @@ CASES = 400
 WITHOUT = TryAllDigests([PASSWORD, OTHER_PASSWORD])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["log", "journal"])
 @pytest.mark.parametrize("digests", [KNOWN, WITHOUT], ids=["known", "tried"])
 def test_mutated_files_give_what_is_right_in_them(what: str, digests: Digests, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def pattern(lines: list[str]) -> str:
     return "".join(r"(?:.*\n)*" if line == LEFT_OUT else re.escape(line) + "\n" for line in lines)
 
 
+@pytest.mark.long
 def test_examples_print_what_they_are_said_to(here: Path) -> None:
     """In their order, for what one writes the next one finds."""
     found = examples()
@@ -157,6 +158,7 @@ def is_described(name: str, known: dict[str, str]) -> bool:
     return name in known or any(other.startswith((f"{name}.", f"{name}[]")) for other in known)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_field_is_described_and_every_described_one_is_there(here: Path, command: str) -> None:
     own = described(section(command))

@@ -69,6 +69,7 @@ def lines() -> list[str]:
     return re.findall(r"`bookstand ([^`]+)`", PAGE)
 
 
+@pytest.mark.long
 def test_what_the_page_names_runs(bench: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a store and a disk, in their order; each on its own has something to say."""
     lay_out(bench, tmp_path)

@@ -35,6 +35,7 @@ def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]
             process.kill()
 
 
+@pytest.mark.long
 def test_the_power_is_cut_and_the_store_looked_at(tmp_path: Path) -> None:
     (cut,) = (command for command in page.commands() if command.startswith("curl "))
     with served(tmp_path) as (process, where):

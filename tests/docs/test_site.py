@@ -53,6 +53,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     loads = re.compile(r"<(?:script|img|iframe|link|source)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>")
     imports = re.compile(r"(?:@import|url\()[^;)]*(?:https?:)?//[^;)]*")

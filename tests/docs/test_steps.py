@@ -23,6 +23,7 @@ ON_PULSAR = "pulsar-on-bookstand"
 IN_JAVA = "junit-on-bookstand"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_tutorial(tmp_path: Path) -> None:
     """In a new environment, whose packages come from the one that the tests run in: no index is asked."""
@@ -49,6 +50,7 @@ def walked(page: Path, folder: Path, **more: str) -> int:
         return walk(page.read_text(), shell)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", WITHOUT_SPARK)
 def test_a_how_to(name: str, tmp_path: Path) -> None:
@@ -59,6 +61,7 @@ def test_a_how_to(name: str, tmp_path: Path) -> None:
     assert walked(HOW_TO / f"{name}.md", tmp_path / "here") >= 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("spark")
 def test_the_how_to_on_spark(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def run(command: str, folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_tour(tmp_path: Path) -> None:
     """In one test, since each step stands on those before it."""

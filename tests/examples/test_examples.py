@@ -45,6 +45,7 @@ def test_each_has_its_expectations() -> None:
     assert {example.stem for example in EXAMPLES} == PRINTS.keys()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_it_runs(example: Path, tmp_path: Path) -> None:
     """Started somewhere else, and leaving nothing there."""

@@ -247,6 +247,7 @@ def test_a_message_without_checksum_passes() -> None:
     assert message.payload() == b"x"
 
 
+@pytest.mark.slow
 def test_the_properties_of_a_message_of_a_batch_are_bounded() -> None:
     """They are compressed with the payload, and not charged to the entry, for they are read by message."""
     properties = {f"{number:x}": "" for number in range(150_000)}

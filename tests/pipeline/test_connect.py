@@ -60,6 +60,7 @@ print(main(["stats", store, "--master", url, "--json"]))
 """
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("spark")
 @pytest.mark.skipif(
     not all(map(find_spec, ("grpc", "grpc_status", "zstandard"))), reason="the packages of Spark Connect are missing"

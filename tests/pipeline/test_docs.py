@@ -46,6 +46,7 @@ def test_the_page_has_every_option() -> None:
             assert f"`{name}`" in text, name
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("spark")
 def test_the_programs_run_one_after_the_other(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with bookstand.open(tmp_path / "store") as store:

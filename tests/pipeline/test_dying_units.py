@@ -42,6 +42,7 @@ def planned(folder: Path, count: int, dying: dict[str, bool], damaged: int = 0) 
 EVERY_WAY = {way: False for way in dying_units.WAYS if way not in dying_units.SLOW} | {"hangs": True}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", [1, 3])
 def test_units_that_die_cost_no_other_without_spark(tmp_path: Path, processes: int) -> None:
     plan = planned(tmp_path, 24, EVERY_WAY, damaged=3)
@@ -49,6 +50,7 @@ def test_units_that_die_cost_no_other_without_spark(tmp_path: Path, processes: i
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.long
 @SPARK
 def test_units_that_die_cost_no_other_on_spark(spark: Any, tmp_path: Path) -> None:
     plan = planned(tmp_path, 8, {"killed": False, "out_of_memory": True, "hangs": True, "raises": False}, damaged=1)
@@ -102,6 +104,7 @@ def runner(request: pytest.FixtureRequest) -> Any:
     return LocalRunner(2) if request.param == "here" else SparkRunner(request.getfixturevalue("spark"))
 
 
+@pytest.mark.long
 def test_parts_and_joins_that_die_are_tried_again_and_then_fail_alone(runner: Any, tmp_path: Path) -> None:
     store = kit.fill(tmp_path / "store", topics=3)
     cut = CutSettings(least=50, step_millis=100_000)
@@ -236,6 +239,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_campaign_notices_what_is_not_cured(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, instead, what = MUTANTS[name]

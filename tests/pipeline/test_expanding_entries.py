@@ -107,6 +107,7 @@ def test_a_place_keeps_its_limits_on_the_way_to_a_task(store: Path) -> None:
     assert DataSource(STORE, (str(store),)).limits == DEFAULT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["rebuild-delayed", "recut"])
 def test_jobs_that_change_buckets_have_limits(tmp_path: Path, name: str) -> None:
     """A record beyond them is not read, neither when the job begins nor when it ends."""

@@ -38,6 +38,7 @@ def test_a_filter_of_one_frame_removes_no_rows_from_another(pushdown: Any, tmp_p
     assert sorted(row["ledger_id"] for row in first.union(third).collect()) == [0] * 8 + [2] * 8
 
 
+@pytest.mark.long
 def test_programs_of_frames(spark: Any, tmp_path: Path) -> None:
     count, problems = frames.run(spark, tmp_path, 5, steps=5)
     spark.catalog.clearCache()
@@ -45,6 +46,7 @@ def test_programs_of_frames(spark: Any, tmp_path: Path) -> None:
     assert count > 8
 
 
+@pytest.mark.long
 def test_programs_of_frames_through_connect(tmp_path: Path) -> None:
     for package in ("grpc", "grpc_status", "google.rpc", "zstandard"):
         if not found(package):

@@ -36,6 +36,7 @@ def without_java(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("spark")
 def test_a_session_starts_where_there_is_no_java_and_leaves_nothing(tmp_path: Path) -> None:
     programs = without_java(tmp_path / "bin")

@@ -120,6 +120,7 @@ def test_a_commit_that_is_killed_at_any_rename_is_ended_by_the_next_run(tmp_path
         shutil.rmtree(tmp_path / "out")
 
 
+@pytest.mark.long
 def test_a_process_that_dies_is_one_attempt(tmp_path: Path) -> None:
     store = kit.fill(tmp_path / "store", topics=2)
     (tmp_path / "marks").mkdir()
@@ -302,6 +303,7 @@ def test_done_before_means_that_it_is_still_so(tmp_path: Path) -> None:
     assert not execute(job, HERE).before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["import", "export", "rebuild-delayed", "recut", "migrate-cursors"])
 def test_a_dry_run_changes_nothing(tmp_path: Path, name: str) -> None:
     path = kit.fill(tmp_path / "store", topics=2)

@@ -67,6 +67,7 @@ def states(path: Path) -> dict[tuple[str, str], Any]:
         }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_recorded_cursors_there_and_back(name: str, unpacked: Callable[[str], Path], tmp_path: Path) -> None:
     path = tmp_path / "store"

@@ -54,6 +54,7 @@ def told(summary: Any) -> list[Any]:
     return sorted(json.dumps(row) for row in rows)
 
 
+@pytest.mark.long
 def test_stores_are_changed_in_the_same_way(spark: SparkSession, twins: tuple[list[Path], list[Path]]) -> None:
     here, there = ([str(path) for path in paths] for paths in twins)
     runner = SparkRunner(spark)
@@ -111,6 +112,7 @@ def test_a_part_that_cannot_be_read_fails_the_units_that_need_it(
     assert execute(job, SparkRunner(spark)).ok
 
 
+@pytest.mark.long
 def test_tables_and_imports_are_the_same(spark: SparkSession, unpacked: Callable[[str], Path], tmp_path: Path) -> None:
     places = {name: bookies(unpacked(name), str(dump_path(name))) for name in "bd"}
     here, there = (Import(places, str(tmp_path / out)) for out in ("here", "there"))
@@ -217,6 +219,7 @@ def _partition() -> int:
     return context.partitionId()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adaptive", ["false", "true"])
 def test_each_unit_is_a_partition_of_its_own(spark: SparkSession, adaptive: str) -> None:
     """However many cores there are, when the job begins and later, and whether or not Spark plans again as it runs."""

@@ -53,6 +53,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_two_attempts_of_one_task_leave_one_outcome(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     from tests.pipeline.cluster import cluster, environment

@@ -48,6 +48,7 @@ def grow(store: bookstand.Store, entries: int) -> None:
     topic.cursor("sub").flush()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", TABLES)
 def test_what_is_written_after_the_plan_is_not_there(tmp_path: Path, table: str) -> None:
     with bookstand.open(tmp_path / "store", clock=VirtualClock(NOW)) as store:

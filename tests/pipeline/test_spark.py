@@ -39,6 +39,7 @@ def key(row: dict[str, Any]) -> str:
     return repr(sorted(row.items(), key=lambda pair: pair[0]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("kind", [STORE, BOOKIE])
 def test_every_table_through_spark(spark: Any, place: Callable[[str, str], DataSource], kind: str, table: str) -> None:
@@ -121,6 +122,7 @@ def test_strict_reads_name_the_entry(spark: Any, tmp_path: Path) -> None:
         reader.option("mode", "strict").load(str(tmp_path / "store")).collect()
 
 
+@pytest.mark.long
 def test_a_limit_a_union_and_a_join_with_itself(spark: Any, imported: Callable[[str], Path]) -> None:
     """A task may stop early, and a process may read a store twice."""
     frame = spark.read.format("bookstand").options(table="entries", partitions="3").load(str(imported("c")))
@@ -131,6 +133,7 @@ def test_a_limit_a_union_and_a_join_with_itself(spark: Any, imported: Callable[[
     assert frame.join(frame, ["ledger_id", "entry_id"]).count() == whole
 
 
+@pytest.mark.long
 def test_all_tasks_see_what_was_there_at_planning(
     spark: Any, store_path: Path, tmp_path: Path, child: Callable[..., Child]
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_frame_is_planned_by_its_first_action(spark: Any, tmp_path: Path) -> N
         assert spark.read.format("bookstand").load(str(tmp_path / "store")).count() == 30
 
 
+@pytest.mark.long
 def test_disks_that_are_missing_where_a_task_runs_fail_it(spark: Any, tmp_path: Path) -> None:
     kit.clusters(tmp_path / "copies", "one", "two")
     found = {}

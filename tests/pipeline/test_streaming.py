@@ -223,6 +223,7 @@ def run(spark: Any, path: Path, checkpoint: Path, kept: Kept, **options: str) ->
     assert query.awaitTermination(120)
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("spark")
 def test_a_topic_from_checkpoint_to_checkpoint(spark: Any, tmp_path: Path) -> None:
     options = {"stream": "topic", "topic": "orders", "max_entries": "8"}
@@ -238,6 +239,7 @@ def test_a_topic_from_checkpoint_to_checkpoint(spark: Any, tmp_path: Path) -> No
     assert max(kept.sizes) == 8
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("spark")
 def test_a_batch_that_failed_comes_again_and_nothing_else(spark: Any, tmp_path: Path) -> None:
     options = {"stream": "topic", "topic": "orders", "max_entries": "5"}

@@ -79,6 +79,7 @@ def test_bookstand_gives_the_recorded_answers(name: str) -> None:
     assert Counter(outcome.verdict for outcome in found) == expected
 
 
+@pytest.mark.long
 def test_the_model_gives_the_recorded_answers() -> None:
     assert Counter(outcome.verdict for outcome in with_the_model().values()) == {"equal": EQUAL, "argued": ARGUED}
 
@@ -163,6 +164,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_answer_is_found(name: str) -> None:
     """In scenarios that were equal, in the last line that has what is changed."""
@@ -182,6 +184,7 @@ def test_a_changed_answer_is_found(name: str) -> None:
     assert tried >= 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_argument_is_for_what_was_recorded(name: str) -> None:
     """In the line that is argued, anything else than what the surprise says is a difference."""

@@ -44,11 +44,13 @@ def by_model() -> dict[str, Outcome]:
     return {outcome.name: outcome for name, one in recorded() if (outcome := replay_scenario(name, one, MODEL))}
 
 
+@pytest.mark.long
 def test_the_model_gives_the_recorded_answers() -> None:
     assert [outcome for outcome in by_model().values() if outcome.verdict == "different"] == []
     assert Counter(outcome.verdict for outcome in by_model().values())["equal"] >= 60
 
 
+@pytest.mark.long
 def test_bookstand_answers_as_the_model() -> None:
     for name, one in recorded()[::4]:
         outcome = replay_scenario(name, one)
@@ -62,6 +64,7 @@ def test_what_the_tracker_says_is_held_against_the_model(monkeypatch: pytest.Mon
     assert "against the model" in outcome.detail
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_changed_answer_is_found(place: int) -> None:
     """The count, and the alarm where it means something."""

@@ -27,6 +27,7 @@ Change = Callable[[list[Line]], str]
 """Changes lines of a truth, and tells the sample that is different then."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_all_samples_are_equal(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["disk", str(RECORDED / name), "--json"]) == 0

@@ -30,6 +30,7 @@ def lines_of(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress((RECORDED / f"{name}.jsonl.gz").read_bytes()).splitlines()]
 
 
+@pytest.mark.long
 def test_all_samples_are_equal_or_argued() -> None:
     found = list(messages.replay([RECORDED]))
     assert [outcome for outcome in found if outcome.verdict == "different"] == []

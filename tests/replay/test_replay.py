@@ -263,6 +263,7 @@ def equal_for_the_model(name: str) -> list[Scenario]:
     return [one for one in recorded(name) if replay(one, ModelBackend, with_model=False).verdict == "equal"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_answer_is_found(change: Change) -> None:
     """Against the model, which is quick; the harness is the same."""

@@ -78,6 +78,7 @@ def flipped(octets: bytes) -> bytes:
     return octets[:-1] + bytes([octets[-1] ^ 1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("summary", "change"),
     [

@@ -67,6 +67,7 @@ def test_without_campaigns_there_is_no_report(session):
     assert session("-k", "three")[1] is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_session_of_all_tests_fails_if_a_campaign_was_too_small(tmp_path, processes):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.counts"]\n')

@@ -27,6 +27,7 @@ real, lmdb.open = lmdb.open, Environment
 """
 
 
+@pytest.mark.long
 def test_a_round(counts: Any) -> None:
     done = endurance.one_round(1)
     counts.add("endurance", done.cases, len(done.problems))
@@ -34,6 +35,7 @@ def test_a_round(counts: Any) -> None:
     assert done.problems == []
 
 
+@pytest.mark.long
 def test_slots_that_dead_readers_keep_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(DEAF)
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -77,6 +77,7 @@ def a_part_of_a_batch_is_the_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerAcks, "ack_part", instead)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "defect",
     [

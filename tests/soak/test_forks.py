@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from tests.soak import forks
 from tests.soak.kinds import Done
 
@@ -27,6 +29,7 @@ def test_no_child_hangs_or_harms_its_parent(counts: Any) -> None:
     assert cases == 2 * forks.CASES
 
 
+@pytest.mark.long
 def test_every_defect_is_found() -> None:
     def run(defect: str) -> Done:
         return forks.run(0, forks.CASES, defect, patience=5)

@@ -8,6 +8,7 @@ import bookstand
 from tests.soak import random_kills
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [11, 12])
 def test_kills_lose_nothing_that_was_acknowledged(seed):
     done = random_kills.one_round(seed, kills=25)

@@ -84,6 +84,7 @@ def some_payloads(kind, count):
     return [rng.randbytes(rng.choice([0, 1, 3, 8, 17, 100])) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("kind", ["equal", "empty", "one empty", "varied"])
 @pytest.mark.parametrize("name", DIGEST_NAMES)

@@ -20,6 +20,7 @@ ROUNDS = 8
 SHAPE = trials.Shape((40, 12, 2, 3), (2,), 8, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
 def test_damage_is_noticed_and_ends_no_process(seed: int, counts: Counts) -> None:
     done = damaged_files.one_round(seed)

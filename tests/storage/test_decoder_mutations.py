@@ -20,6 +20,7 @@ from tests.soak.decoder_mutations import Decoder, judge
 ROUNDS = 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
 def test_mutations_give_our_errors_or_what_reads_back(seed: int, counts: Counts) -> None:
     done = decoder_mutations.one_round(seed)
@@ -28,6 +29,7 @@ def test_mutations_give_our_errors_or_what_reads_back(seed: int, counts: Counts)
     assert not done.problems, "\n".join(done.problems)
 
 
+@pytest.mark.slow
 def test_every_decoder_reads_its_samples_and_refuses_something(memory_path: Path) -> None:
     ran = decoder_mutations.in_a_child(3, 6_000)
     assert not ran.problems, "\n".join(ran.problems)

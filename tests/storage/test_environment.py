@@ -86,6 +86,7 @@ def test_nodes_and_metadata_grow_the_map(small):
     assert len(small.nodes.children("/n")) == 40
 
 
+@pytest.mark.long
 def test_readers_iterate_while_the_map_grows(small):
     written = small.create_ledger()
     written.append_many(data(written.id, i, 200) for i in range(6000))
@@ -337,6 +338,7 @@ for thread in threads:
 )
 
 
+@pytest.mark.slow
 def test_processes_and_threads_that_all_grow_the_map(store_path):
     """Whoever comes second to a map that has become larger adopts it, among reads and commits of its own process."""
     bookstand.open(store_path).close()

@@ -141,6 +141,7 @@ def missing(store, told):
     return lost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"witness": True}])
 def test_what_was_promised_outlives_power_cuts(disk, options):
     """One cut after the other, each into what the ones before have left."""

@@ -96,6 +96,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_of_the_first_opening(memory_path):
     rng = random.Random(5)
     for number in range(15):
@@ -207,6 +208,7 @@ def pages(path: Path) -> int:
     return data_file(path).stat().st_size // trials.PAGE
 
 
+@pytest.mark.long
 def test_an_undamaged_store_passes_every_check(pristine, unclean, memory_path):
     for number, start in enumerate((pristine, unclean)):
         for check in ("fast", "full", "subprocess"):
@@ -215,6 +217,7 @@ def test_an_undamaged_store_passes_every_check(pristine, unclean, memory_path):
             assert (result["opened"], result["problems"], result["written"]) == (True, 0, True), result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", ["pristine", "unclean"])
 def test_cut_at_every_page_and_at_odd_sizes(request, memory_path, state):
     start = request.getfixturevalue(state)
@@ -251,6 +254,7 @@ def header_damages() -> list[trials.Damage]:
     return damages
 
 
+@pytest.mark.long
 def test_header_pages_of_all_kinds(pristine, memory_path):
     damages = header_damages()
     trials.check(trials.trials(pristine, damages, memory_path / "fast", check="fast"), damages)
@@ -258,6 +262,7 @@ def test_header_pages_of_all_kinds(pristine, memory_path):
     trials.check(trials.trials(pristine, some, memory_path / "full", check="full"), some)
 
 
+@pytest.mark.slow
 def test_header_pages_with_a_witness(pristine, memory_path):
     """The older of the two headers is a whole store, one commit back: damage that makes LMDB take it is noticed."""
     damages = header_damages()[::4]
@@ -283,6 +288,7 @@ def some_damage(rng: random.Random, last_page: int) -> trials.Damage:
     return [["copy", page, other], ["write", other * trials.PAGE, other.to_bytes(8, "little").hex()]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_an_unclean_store_with_damaged_pages(unclean, memory_path, seed):
     """After a kill the structure is looked at; what gets past that is met by digests and seals."""
@@ -292,6 +298,7 @@ def test_an_unclean_store_with_damaged_pages(unclean, memory_path, seed):
     assert sum(not result["opened"] for result in results) > 15
 
 
+@pytest.mark.slow
 def test_full_check_of_a_clean_store_with_damaged_pages(pristine, memory_path):
     rng = random.Random(3)
     damages = [some_damage(rng, pages(pristine)) for _ in range(80)]
@@ -301,6 +308,7 @@ def test_full_check_of_a_clean_store_with_damaged_pages(pristine, memory_path):
         assert not result["opened"] or (result["lost"] == 0 and result["problems"] == 0)
 
 
+@pytest.mark.slow
 def test_a_check_in_another_process_before_anything_is_written(pristine, memory_path):
     """``check="subprocess"`` is for files that are not trusted: they may be written to afterwards."""
     rng = random.Random(4)
@@ -313,6 +321,7 @@ def test_a_check_in_another_process_before_anything_is_written(pristine, memory_
         assert not result["opened"] or (result["lost"] == 0 and result["written"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_the_end_of_a_large_entry_cut_off(pristine, memory_path, check):
     """The pages of a large entry at the very end of the file: a structure check that misses the cut would let LMDB
@@ -322,6 +331,7 @@ def test_the_end_of_a_large_entry_cut_off(pristine, memory_path, check):
     trials.check(trials.trials(pristine, damages, memory_path / check, check=check, then_write=True), damages)
 
 
+@pytest.mark.slow
 def test_an_unclean_store_is_refused_where_a_clean_one_opens(pristine, unclean, memory_path):
     """The structure is looked at after a kill, and only then: that costs time in proportion to the file."""
     damage = [[["write", 3 * trials.PAGE, "ff" * trials.PAGE]]]

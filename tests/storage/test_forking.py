@@ -161,6 +161,7 @@ tell(markers=[name for name in os.listdir(path) if name.startswith("open-")])
 """
 
 
+@pytest.mark.slow
 def test_the_child_may_open_the_same_store_for_itself(store_path):
     child, parent, *again, markers = run(OWN_STORE, store_path)
     assert child["child"] == [[0, 500], [True, [0, 1], True], [0, 500], [True, [0], True]]
@@ -243,6 +244,7 @@ with bookstand.open(path) as store:
 """
 
 
+@pytest.mark.long
 def test_forks_among_threads_that_append_and_read(store_path):
     """Whatever lock a thread of the parent holds at that moment, neither side waits for it for ever."""
     result, kept = run(AMONG_THREADS, store_path, 6)
@@ -293,6 +295,7 @@ tell(forks=forks, failures=failures)
 """
 
 
+@pytest.mark.long
 def test_forks_while_stores_are_opened_and_closed(store_path):
     (result,) = run(OPENING_MEANWHILE, store_path, 4)
     assert result["failures"] == []
@@ -745,6 +748,7 @@ UNBOUND = {
 BLOCKING = {"shut_gate", "Waiters", "Lock", "RLock", "Condition", "Event", "Semaphore", "Thread"}
 
 
+@pytest.mark.slow
 def test_every_object_with_a_lock_is_bound_to_its_process():
     unbound = set()
     for room in ("storage", "ledger", "managed_ledger", "cursor", "delivery", "server"):

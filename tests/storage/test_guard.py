@@ -70,6 +70,7 @@ def test_an_interrupted_block_is_found_and_repaired_by_the_next_one() -> None:
     assert not guard.was_interrupted
 
 
+@pytest.mark.slow
 def test_no_generator_holds_what_only_its_frame_would_tell_of() -> None:
     """Whether a generator was interrupted cannot be seen by its frame: its transaction would remain open."""
     held = []

@@ -175,6 +175,7 @@ def test_a_power_cut_in_a_commit_beside_a_failed_one(store, store_path, failed, 
     assert read(tmp_path / "cut") == ({0: [b"confirmed"], 1: CONFIRMED}, [])
 
 
+@pytest.mark.slow
 def test_a_commit_that_was_reported_as_failed_never_shows(store, store_path, failed):
     """LMDB could not even undo its header page: it has a number above that of the newest commit."""
     store.create_ledger()

@@ -20,6 +20,7 @@ from tests.soak.sequential import Operation, check
 ROUNDS = 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
 def test_an_order_explains_what_processes_saw(seed: int, counts: Counts) -> None:
     done = histories.one_round(seed)
@@ -349,6 +350,7 @@ def test_any_killed_process_may_have_created_a_ledger_without_a_creation() -> No
     assert check(histories.with_ledgers([early, *seen])) != []
 
 
+@pytest.mark.long
 def test_altered_histories_of_processes_are_refused(memory_path: Path) -> None:
     """What real processes saw, with one lie in it."""
     refused = 0

@@ -15,6 +15,7 @@ from tests.storage import shim
 ROUNDS = range(14)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_no_promise_is_broken(shim_library, counts):
     cases, problems = counts.run("io_faults", io_faults.KIND, ROUNDS)
@@ -22,6 +23,7 @@ def test_no_promise_is_broken(shim_library, counts):
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.slow
 def test_every_life_meets_faults(shim_library):
     """In calls that change files and in those that only look at them; what is promised without a fault is kept."""
     with Victims() as victims:

@@ -156,6 +156,7 @@ def check_life(path: Path, told: list[list], witness: bool = True) -> None:
     assert {file.name for file in path.iterdir()} <= {"data.mdb", "lock.mdb", "witness"}, list(path.iterdir())
 
 
+@pytest.mark.long
 def test_a_whole_life(shim_library, memory_path, counts):
     """Creating, appending, a transaction, closing, recovery, deletion, backup, compaction and the end."""
     points = each_point(shim_library, memory_path / "points", LIFE, first=25)
@@ -183,6 +184,7 @@ store.close()
 """
 
 
+@pytest.mark.slow
 def test_opening_again_what_was_killed(shim_library, memory_path, counts):
     """A second kill while the store is opened and recovered after the first one."""
     source = """
@@ -222,6 +224,7 @@ sys.stdin.read()
 ROUNDS = range(12)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_surviving_process_writes_on(shim_library, counts):
     """Before each operation of commits, openings, growth of the map, compaction and backup."""

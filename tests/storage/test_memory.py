@@ -89,6 +89,7 @@ def large_ledger(tmp_path: Path) -> tuple[Path, int]:
     return tmp_path / "large", int(done.stdout)
 
 
+@pytest.mark.slow
 def test_large_ledgers_need_little_memory(large_ledger: tuple[Path, int]) -> None:
     path, ledger_id = large_ledger
     # Recovery before those that read to the end, which only a closed ledger has.

@@ -509,6 +509,7 @@ print(count, peak - start)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_entries_that_just_fill_a_slice_need_little_memory(memory_path: Path) -> None:
     """Equal entries of the size at which a slice holds the most bytes."""

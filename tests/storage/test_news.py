@@ -38,6 +38,7 @@ def storage(store: Any) -> Any:
     return store.storage
 
 
+@pytest.mark.slow
 @given(commits=st.lists(st.integers(1, 2_500), max_size=6))
 def test_the_last_are_kept_by_their_numbers(commits: list[int]) -> None:
     kept: dict[bytes, bytes] = {}

@@ -98,6 +98,7 @@ def work(path, arm):
 REFUSALS = {"WriteError", "NotEnoughBookiesError", "OutcomeUnknownError", "StoreDamagedError", "LedgerClosedError"}
 
 
+@pytest.mark.slow
 def test_appends(shim_library, memory_path):
     failed = 0
     for path, case, told in each_case(shim_library, memory_path, APPENDS, CASES):
@@ -153,6 +154,7 @@ def work(path, arm):
 """
 
 
+@pytest.mark.slow
 def test_in_all_ways(shim_library, memory_path):
     for path, case, told in each_case(shim_library, memory_path, IN_ALL_WAYS, CASES):
         about = (case, told)
@@ -194,6 +196,7 @@ def work(path, arm):
 """
 
 
+@pytest.mark.slow
 def test_creation(shim_library, memory_path):
     """A creation that failed, whatever failed in it, is followed by one that works."""
     cases = [["*", when, error, ONCE] for when in range(1, 28) for error in (errno.EIO, -errno.EIO, errno.ENOSPC)]
@@ -221,6 +224,7 @@ def work(path, arm):
 """
 
 
+@pytest.mark.long
 def test_compaction(shim_library, memory_path):
     """A compaction that fails loses nothing, and the store goes on, or says that it has to be opened again."""
     cases = [["*", when, error, ONCE] for when in range(1, 22) for error in (errno.EIO, errno.ENOSPC)]
@@ -253,6 +257,7 @@ def work(path, arm):
 """
 
 
+@pytest.mark.long
 def test_backup(shim_library, memory_path):
     cases = [["*", when, error, ONCE] for when in range(1, 14) for error in (errno.EIO, errno.ENOSPC)]
     for path, case, told in each_case(shim_library, memory_path, BACKUP, cases):
@@ -327,6 +332,7 @@ def work(path, arm):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [1, 2, 3, 4])
 def test_readers_while_the_store_opens_its_file_again(shim_library, memory_path, when):
     """Nobody reads through a map that was just closed."""

@@ -249,6 +249,7 @@ def test_an_error_reaches_all_who_wait(open_store):
     assert called == [errors.NotEnoughBookiesError] * 3
 
 
+@pytest.mark.slow
 def test_a_timeout_loses_nothing(store):
     """Who gave up waiting may come again, and the append is made all the same."""
     writer = store.create_ledger()

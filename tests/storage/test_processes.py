@@ -132,6 +132,7 @@ def test_wait_entry_sees_entries_of_another_process(store: Any, child: Start) ->
     assert (lac, entry.data) == (10, b"10")
 
 
+@pytest.mark.slow
 def test_follow_sees_entries_of_another_process(store: Any, child: Start) -> None:
     other = child()
     other.run("writer = store.create_ledger()")
@@ -198,6 +199,7 @@ def test_an_id_created_again_among_queued_writes(store: Any, child: Start) -> No
 # -- what is remembered between commits ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_alternate_appends_and_fences(store: Any, child: Start) -> None:
     """Each process knows the state it wrote last; a fence by the other has to count all the same."""
     other = child()

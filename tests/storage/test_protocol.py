@@ -13,6 +13,7 @@ from tests.storage.protocol.model import Bounds, Rules, Step, World, power_cuts,
 from tests.storage.protocol.traces import Mark, NotAWayError, follow, read_marks
 
 
+@pytest.mark.slow
 def test_no_state_breaks_a_promise():
     """A small enumeration; `python -m tests.soak --kind protocol` is the one without bounds."""
     found = enumerate_states(bounds=Bounds(commits=2, faults=1, kills=1, cuts=1))
@@ -39,6 +40,7 @@ VIOLATIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", Rules._fields)
 def test_a_protocol_without_the_rule_breaks_a_promise(rule):
     found = enumerate_states(Rules()._replace(**{rule: False}), limit=20_000)
@@ -121,6 +123,7 @@ def test_the_command_prints_bounds_and_counts(capsys):
 # -- what real processes do --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_real_histories_are_ways_through_the_model(shim_library):
     """A few of them; `python -m tests.soak --kind protocol_traces` runs as many as there is time for."""
     count, problems, figures = histories.run(shim_library, 7, 20)

@@ -215,6 +215,7 @@ def crafted_headers(seed, count):
     return damages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_crafted_header_pages_are_damage(tmp_path, memory_path, check):
     pristine = tmp_path / "pristine"

@@ -105,6 +105,7 @@ def test_a_small_store_has_none(store, store_path):
         assert reserve(store_path) <= 0
 
 
+@pytest.mark.long
 def test_it_grows_with_the_store(store, store_path):
     writer = store.create_ledger()
     ahead = []
@@ -119,6 +120,7 @@ def test_it_grows_with_the_store(store, store_path):
     assert max(ahead) > preallocation.LARGEST * 3 // 4
 
 
+@pytest.mark.slow
 def test_the_file_seldom_grows_and_has_its_blocks(store, store_path, monkeypatch):
     writer = store.create_ledger()
     fill(writer, 400)
@@ -151,6 +153,7 @@ def test_it_is_looked_after_no_more_often_than_it_may_be_used_up(tmp_path, growt
     assert 5 < looks <= most_looks
 
 
+@pytest.mark.slow
 def test_what_is_there_is_used_after_an_opening(open_store, store_path):
     store = open_store()
     fill(store.create_ledger(), 400)
@@ -166,6 +169,7 @@ def test_nothing_is_kept_where_nothing_is_synced(open_store, store_path):
     assert reserve(store_path) <= 0
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_where_it_gains_nothing(open_store, store_path, monkeypatch):
     monkeypatch.setattr(environment, "is_supported", lambda path: False)
     fill(open_store().create_ledger(), 400)
@@ -204,6 +208,7 @@ def test_a_disk_that_fills_up(disk):
     check(path, writer.id, fitted)
 
 
+@pytest.mark.slow
 def test_a_share_of_what_is_free(store, store_path, monkeypatch):
     looks = []
 
@@ -220,6 +225,7 @@ def test_a_share_of_what_is_free(store, store_path, monkeypatch):
     assert 2 < len(looks) < 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EOPNOTSUPP, errno.EINVAL])
 @pytest.mark.parametrize("failing", ["posix_fallocate", "pwrite"])
 def test_a_system_that_refuses(store, store_path, monkeypatch, failing, code):
@@ -246,6 +252,7 @@ def test_a_system_that_refuses(store, store_path, monkeypatch, failing, code):
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_zeros_that_are_written_in_part(store, store_path, monkeypatch):
     real = os.pwrite
 
@@ -280,6 +287,7 @@ def test_an_interruption_lets_others_write(store, store_path, monkeypatch, child
 # -- others who look at the file -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_several_processes(store_path):
     """Each keeps room for all, and none writes zeros over what another has committed."""
     with bookstand.open(store_path):
@@ -330,6 +338,7 @@ def test_a_backup_has_none(store, store_path, tmp_path):
     check(tmp_path / "copy", 0, 400)
 
 
+@pytest.mark.slow
 def test_compacting_gives_it_back(store, store_path):
     fill(store.create_ledger(), 400)
     before, ahead = size(store_path), reserve(store_path)
@@ -338,6 +347,7 @@ def test_compacting_gives_it_back(store, store_path):
     assert reserve(store_path) == 0
 
 
+@pytest.mark.slow
 def test_after_compacting_there_is_some_again(store, store_path):
     writer = store.create_ledger()
     fill(writer, 400)
@@ -347,6 +357,7 @@ def test_after_compacting_there_is_some_again(store, store_path):
     assert reserve(store_path) > most(store_path) // 2
 
 
+@pytest.mark.slow
 def test_a_file_that_was_copied_without_it(store, store_path):
     """A reserve that was cut off is nothing that was lost."""
     writer = store.create_ledger()
@@ -380,6 +391,7 @@ def test_repair_around_it(store, store_path, tmp_path):
 # -- crashes ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", range(0, 60, 7))
 def test_a_killed_process(store_path, after):
     process = Child(store_path)
@@ -422,6 +434,7 @@ def keeps(store, acknowledged):
         assert set(found.data) == {entry_id + 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recorder", ["pages", "observed"])
 def test_power_cuts(recorder):
     """Also those that leave the zeros in part, and a length without them."""
@@ -434,6 +447,7 @@ def test_power_cuts(recorder):
         assert lab.explore(recording, keeps).states > 400
 
 
+@pytest.mark.slow
 def test_both_recorders_see_the_same():
     if (reason := syscall_recorder.missing()) is not None:
         pytest.skip(reason)

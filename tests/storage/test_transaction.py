@@ -474,6 +474,7 @@ for turn in itertools.count():
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_whole_transactions(store_path: Path) -> None:
     for run, lines in enumerate((2, 9, 23, 60)):
         with kit.Program(_TURNS, store_path, run) as program:

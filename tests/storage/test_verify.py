@@ -522,6 +522,7 @@ def added(store: Any) -> None:
     store.open_ledger(77, password=b"old")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [recreated, collected, partly_collected, only_deleted, added])
 def test_a_change_between_any_two_reads(
     store_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]

@@ -19,6 +19,7 @@ def name_of(seed):
     return crash_states.workload_of(seed).only or f"mixture-{seed}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS, ids=name_of)
 def test_power_cuts(seed, counts):
     done = crash_states.explore(crash_states.workload_of(seed), "pages", STATES)
@@ -26,6 +27,7 @@ def test_power_cuts(seed, counts):
     assert not done.problems, "\n".join(done.problems)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", OBSERVED_SEEDS, ids=name_of)
 def test_power_cuts_in_what_was_observed(seed, counts):
     reason = syscall_recorder.missing()

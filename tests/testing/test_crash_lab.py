@@ -89,6 +89,7 @@ def test_every_power_cut_below_the_process(observing):
     assert explored.recording.recorder == "observed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", IN_PLACE)
 def test_crashes_at_points(mode):
     explored = every_crash(entries, check, mode=mode)
@@ -96,6 +97,7 @@ def test_crashes_at_points(mode):
     assert explored.states >= 18
 
 
+@pytest.mark.long
 def test_kills_before_each_file_operation(observing):
     explored = every_crash(entries, check, mode="kill", recorder="observed")
     assert explored.states > 40
@@ -146,6 +148,7 @@ def test_an_early_acknowledgment_is_found(mode):
     assert found.replay in str(found)
 
 
+@pytest.mark.long
 def test_an_early_acknowledgment_is_found_by_kills_before_file_operations(observing, monkeypatch):
     def explore():
         return every_crash(hasty, check, mode="kill", recorder="observed")
@@ -333,6 +336,7 @@ def header_of_another_commit(recording):
     return header_not_synchronous(changed(recording, operations))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "break_it",
     [

@@ -23,6 +23,7 @@ def examined(numbers):
     return [next(both[place % 2]) for place in range(len(numbers))]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_suites_pass_as_long_as_nothing_is_broken():
     controls = examined(number for number in seeded_defects.IN_TESTS if number in seeded_defects.CONTROLS)
@@ -32,6 +33,7 @@ def test_the_suites_pass_as_long_as_nothing_is_broken():
     assert not [one for one in controls if one.last.cases == 0 and not one.unavailable]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_defect_is_caught(counts):
     all_of_them = examined(number for number in seeded_defects.IN_TESTS if number not in seeded_defects.CONTROLS)

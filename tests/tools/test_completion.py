@@ -66,6 +66,7 @@ def test_zsh(line: str) -> None:
         assert re.findall(r'^(?:_.*\(\()?"([^"]+)"', out, re.MULTILINE) == LINES[line]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", LINES)
 def test_fish(line: str) -> None:
     """It asks first whether there is anything to say, and completes paths where there is not."""

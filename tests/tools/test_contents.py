@@ -31,6 +31,7 @@ def records(*arguments: object) -> list[dict[str, Any]]:
 # -- contents ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_contents_are_what_the_records_add_up_to(name: str, unpacked: Callable[[str], Path]) -> None:
     dump = ("--metadata", dump_path(name))

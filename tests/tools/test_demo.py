@@ -6,11 +6,14 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from bookstand.demo.main import MIN_MESSAGES
 from bookstand.tools.cli.exit_codes import FINE, WRONG_ARGUMENTS
 from tests.tools.kit import run
 
 
+@pytest.mark.long
 def test_it_ends_by_naming_a_report_on_what_the_cut_left(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     result = run("demo", "--messages", str(MIN_MESSAGES), "--report", str(file))

@@ -18,6 +18,7 @@ MODULES = {name: import_module(module_of(name)) for name in COMMANDS}
 EXAMPLES = [(name, line) for name, module in MODULES.items() for line in module.EXAMPLES]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "line"), EXAMPLES, ids=[line.removeprefix("bookstand ") for _, line in EXAMPLES])
 def test_examples_run(folder: Path, name: str, line: str) -> None:
     """In a folder of their own, for some write; ``> file`` is left to the shell."""

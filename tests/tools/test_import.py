@@ -168,6 +168,7 @@ def stop_early(path: Path) -> None:
         import_disks(disks, store, progress=stop, commit_bytes=1000)
 
 
+@pytest.mark.long
 def test_killed_at_any_point_and_run_again(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At points that the store passes while the command runs, with more commits than so little would take."""
     monkeypatch.setattr(import_bookie, "import_disks", partial(import_disks, commit_bytes=200_000))

@@ -104,6 +104,7 @@ def test_cursors_there_and_back(store: Path) -> None:
     assert run("verify", store).code == FINE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_recorded_cursors(name: str, unpacked: Callable[[str], Path], tmp_path: Path) -> None:
     path = tmp_path / "store"
@@ -309,6 +310,7 @@ class Check:
         assert not [one for one in store.bucket_snapshots() if one.orphaned or one.problem]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "limit", "least"), [("images", 60, 60), ("kill", 12, 12)])
 def test_stopped_at_any_moment_and_run_again(tmp_path: Path, mode: str, limit: int, least: int) -> None:
     small(tmp_path / "whole")

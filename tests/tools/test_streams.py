@@ -85,6 +85,7 @@ for closed, words in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.long
 def test_every_command_ends_well_where_its_output_is_closed(folder: Path) -> None:
     """As in ``| head``, and in ``2>&1 | head``."""
     assert EVERY.keys() == {*COMMANDS, *(f"{SPARK} {name}" for name in JOBS)}

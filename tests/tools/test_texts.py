@@ -70,6 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> texts.Place:
 # -- through every command ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_command_and_the_report(seed: int, counts: Any) -> None:
     done = texts.one_round(seed)

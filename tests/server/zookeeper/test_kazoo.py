@@ -54,6 +54,7 @@ PASSED = {
 """How many tests of each module run, and pass."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PASSED)
 def test_module(name: str, tmp_path: Path) -> None:
     module = f"test_{name}.py"

@@ -54,6 +54,7 @@ def browser(started: Browser) -> Browser:
     return started
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILES)
 def test_it_loads_alone_and_without_complaints(browser: Browser, pages: dict[str, Path], name: str) -> None:
     browser.open(pages[name])

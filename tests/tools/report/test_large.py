@@ -35,6 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_ten_thousand_ledgers_and_five_million_holes(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     result = run("report", store, "--output", file, "--json")
