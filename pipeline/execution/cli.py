@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bookstand.errors import BookstandError, IncorrectParameterError, MissingExtraError, StoreNotFoundError
+from bookstand.errors import BookstandError, IncorrectParameterError, StoreNotFoundError
 from bookstand.pipeline.execution.protocol import Job, Progress, Runner, execute
 from bookstand.pipeline.execution.summary import Summary
 from bookstand.pipeline.execution.worker import Limits
@@ -20,9 +19,6 @@ from bookstand.proto.expansion import DEFAULT, ExpansionLimits
 from bookstand.storage.format.escapes import visible
 from bookstand.storage.process.data_files import sync_file
 from bookstand.storage.process.process_markers import sync_folder
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FINE, NOT_ALL, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 MEANINGS = {
@@ -434,27 +430,19 @@ def _runner(options: argparse.Namespace) -> Iterator[Runner]:
         yield LocalRunner(options.processes, limits)
         return
     from bookstand.pipeline.spark.runner import SparkRunner
+    from bookstand.pipeline.spark.session import configured_session, session
 
-    spark = _session(options.master)
+    if options.master == _GIVEN:
+        spark = configured_session()
+    else:
+        # Spark's progress bar is readable only on a terminal.
+        shown = str(sys.stderr.isatty()).lower()
+        spark = session(master=options.master, settings={"spark.ui.showConsoleProgress": shown})
     try:
         yield SparkRunner(spark, limits)
     finally:
         if options.master != _GIVEN:
             spark.stop()
-
-
-def _session(master: str) -> SparkSession:
-    if master != _GIVEN:
-        from bookstand.pipeline.spark.session import session
-
-        # Spark's progress bar is readable only on a terminal.
-        return session(master=master, settings={"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
-    # spark-submit has already configured the session.
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise MissingExtraError(f"Spark is needed: pip install 'bookstand[spark]' ({error})") from error
-    return SparkSession.builder.getOrCreate()
 
 
 @contextmanager

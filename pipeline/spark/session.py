@@ -90,6 +90,15 @@ def session(
     return spark
 
 
+def configured_session() -> SparkSession:
+    """Return the session that spark-submit has configured."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtraError(f"Spark is needed: pip install 'bookstand[spark]' ({error})") from error
+    return SparkSession.builder.getOrCreate()
+
+
 def _connected(spark: SparkSession, settings: Mapping[str, str] | None) -> SparkSession:
     for key, value in {**REQUIRED, **(settings or {})}.items():
         if spark.conf.isModifiable(key):
