@@ -94,7 +94,8 @@ def test_every_command_ends_well_where_its_output_is_closed(folder: Path) -> Non
     done = subprocess.run(
         [sys.executable, "-c", _CLOSED, json.dumps(words)],
         cwd=folder,
-        env=environment(),
+        # Output that is buffered fails only when the process exits.
+        env={**environment(), "PYTHONUNBUFFERED": ""},
         capture_output=True,
         text=True,
         check=True,

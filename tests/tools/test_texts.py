@@ -135,7 +135,7 @@ def test_payloads_as_they_are_do_not_go_to_a_terminal(place: texts.Place, tmp_pa
     assert terminal.read() == ""
     code, _, err = finished(child)
     assert (code, err.count("\n")) == (WRONG_ARGUMENTS, 1)
-    assert "stdout is a terminal" in err
+    assert "the terminal that stdout is" in err
     with open(tmp_path / "payloads", "wb") as file:
         child = start("cat", place.store, place.ledger, "--raw", stdout=file)
         assert finished(child)[0] == FINE

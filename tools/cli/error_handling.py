@@ -59,15 +59,20 @@ def _ended(kind: str, what: str, code: int, json: bool) -> typer.Exit:
         output.failure(kind, what, code, json)
         sys.stdout.flush()
     except OSError:
-        # stdout failed before, or fails now.
+        # stdout or stderr failed before, or fails now.
         _to_nowhere()
     return typer.Exit(code)
 
 
 def _to_nowhere() -> None:
-    """Redirect stdout to the null device, so that flushing it when the process exits cannot fail."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    """Redirect stdout and stderr to the null device if they cannot be written to, so that flushing them when the
+    process exits cannot fail."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def check_streams() -> bool:
