@@ -72,7 +72,7 @@ class Disks:
         digests = digests_of(dump, passwords)
         catalog = Catalog.build(bookies, digests, damage.append, folder=folder, progress=progress)
         try:
-            return cls(bookies, dump, catalog, damage, passwords)
+            return cls(bookies, dump, catalog, damage, passwords, limits)
         except BaseException:
             catalog.close()
             raise

@@ -11,6 +11,8 @@ import pytest
 import bookstand
 from bookstand import ExpansionLimits
 from bookstand.disk.damage import Damage
+from bookstand.disk.disks import Disks
+from bookstand.disk.exporter.run import export_topics
 from bookstand.disk.format import entry_log
 from bookstand.disk.format.index_file import IndexFile
 from bookstand.disk.store_source import StoreSource
@@ -42,6 +44,18 @@ def test_an_entry_beyond_the_limits_is_damage_and_the_others_are_read(store_path
             for one in source.damage:
                 assert "the batch of 80000 messages expands to" in one.what
                 assert "raise max_expansion_ratio (1000) to" in one.what
+
+
+def test_limits_of_opened_disks_apply_to_their_entries(store_path: Path, tmp_path: Path) -> None:
+    with bookstand.open(store_path) as store:
+        published = store.topic(TOPIC)
+        published.publish(b"a")
+        published.ledger.append_entry(expanding("ZSTD", 80_000))
+        report = export_topics(store, tmp_path / "exported")
+    for limits, count in ((DEFAULT, 0), (ExpansionLimits(1 << 40, 1 << 40), 80_000)):
+        with Disks.open([report.bookie.parent], report.metadata, limits=limits) as disks:
+            messages = list(topic(disks, TOPIC).messages())
+            assert [sum(1 for _ in message.values()) for message in messages] == [1, count]
 
 
 def test_what_was_put_together_from_chunks_is_within_the_limits_as_well() -> None:
