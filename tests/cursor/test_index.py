@@ -31,7 +31,8 @@ from tests.cursor.damage import damaged
 
 Stored = dict[int, list[bytes]]
 
-sizes = st.integers(0, 300) | st.integers(0, 2**63 - 1)
+# The sums over all pages fit into 64 bits.
+sizes = st.integers(0, 300) | st.integers(0, 2**48 - 1)
 refs = st.builds(PageRef, sizes, st.integers(1, 2**32 - 1), sizes, sizes, sizes, sizes, st.integers(0, 2**32 - 1))
 # Few enough to meet again, some of them far away.
 ledger_ids = st.integers(0, 400) | st.sampled_from([2**32, 2**62, 2**63 - 1])
