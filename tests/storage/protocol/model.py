@@ -547,6 +547,8 @@ def _reopen(world: World, process: int, then: str, label: str) -> Outcomes:
 
 def _idle(world: World, process: int) -> Outcomes:
     yield from _close(world, process)
+    # A compaction does not need the name of the file that it replaces.
+    yield from _compact(world, process)
     if not world.processes[process].name_synced:
         # If it fails, nothing changes.
         new = world.copy()
@@ -557,7 +559,6 @@ def _idle(world: World, process: int) -> Outcomes:
         return
     yield from _begin(world, process)
     yield from _reopen(world, process, "idle", "lock the folder to open an environment that cannot grow")
-    yield from _compact(world, process)
 
 
 def _begin(world: World, process: int) -> Outcomes:
