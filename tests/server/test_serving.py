@@ -238,6 +238,8 @@ def test_a_stall_does_not_keep_it_from_ending(store_path: Path) -> None:
         wire.send(kit.v2_add(kit.stored(1, 0)))
         eventually(lambda: server.faults.as_json()[0]["fired"])
     wire.socket.close()
+    with bookstand.open(store_path) as store:
+        assert store.verify().ok
 
 
 def test_a_store_that_was_open_stays_open(store: Any) -> None:

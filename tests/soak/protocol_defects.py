@@ -78,7 +78,7 @@ def _judge_by_number() -> None:
 
 
 def _answers_not_final() -> None:
-    """What is found out about a failed commit is reported before it is on the disk."""
+    """Report the outcome of a failed commit before it is durable."""
     MetaPages.rewrite = lambda self, newest: None  # type: ignore[method-assign]
 
 

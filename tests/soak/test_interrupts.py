@@ -198,7 +198,7 @@ def test_an_interrupted_leader_answers_those_who_wait(store, monkeypatch):
 
 
 def in_the_middle_of_a_commit_or_after(call, monkeypatch):
-    """Whoever leads is interrupted, once."""
+    """Interrupt the leader of a batch, once."""
     from bookstand.storage.commit.executor import WriteTransaction
 
     real, count = WriteTransaction.write_derived, iter(range(99))
@@ -273,7 +273,7 @@ def test_an_interrupted_opening_can_be_repeated(store_path, kind, step):
 
 
 def held_by_others(path):
-    """Whether another opening of this file could not be locked."""
+    """Return True if another descriptor of this file cannot be locked."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

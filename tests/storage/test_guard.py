@@ -1,4 +1,4 @@
-"""A block that ends in good order is never taken for an interrupted one, whoever looks when."""
+"""Tests of interrupt guards: a block that ends normally never counts as interrupted."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_interrupted_block_is_found_and_repaired_by_the_next_one() -> None:
 
 @pytest.mark.slow
 def test_no_generator_holds_what_only_its_frame_would_tell_of() -> None:
-    """Whether a generator was interrupted cannot be seen by its frame: its transaction would remain open."""
+    """The frame of a generator does not show an interruption, so a transaction in it would remain open."""
     held = []
     for room in ("storage", "ledger", "managed_ledger", "cursor", "delivery"):
         for file in sorted((ROOT / room).rglob("*.py")):
